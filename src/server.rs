@@ -6,11 +6,13 @@
 //! cut off. What follows is in cli/serve.rs: the other keys are handed over, the row says `stopped` unless a lock that only
 //! memory knows is left (H7), and the store is closed.
 
+mod client_tls;
 mod connection;
 mod handshake;
 mod health;
 mod in_process;
 mod listen;
+mod wire;
 
 use std::future::Future;
 use std::pin::pin;
@@ -27,20 +29,26 @@ use tokio::time::timeout;
 use tonic::service::Routes;
 use tonic::transport::server::Connected;
 
+pub use client_tls::{ClientTls, ClientTlsFiles};
+pub use fermata_tls::FileError as TlsFileError;
 pub use in_process::InProcess;
-pub use listen::{ListenError, bind, check_listen};
+pub use listen::{
+    ListenError, Protection, ServerListener, SocketListener, bind, bind_socket, check_listen,
+};
 
+use crate::access::Access;
 use crate::clock::Ids;
 use crate::engine::Engine;
 use crate::limits::Limits;
+use crate::rpc::AccessCheck;
 use crate::rpc::call_layer::CallLayer;
 use crate::rpc::lock_admin::LockAdminRpc;
 use crate::rpc::lock_service::LockServiceRpc;
 use crate::rpc::peer::{self, PeerRpc};
-pub use crate::rpc::peer::{
-    PeerClient, PeerSecret, PeerTls, PeerTlsError, PeerTlsFiles, SecretError,
-};
+pub use crate::rpc::peer::{PeerClient, PeerSecret, PeerTls, PeerTlsFiles, SecretError};
 use crate::rpc::stopping::Stopping;
+use connection::Admitted;
+use handshake::Side;
 use health::Health;
 
 /// How long calls in flight may take once the server stops, unless configured.
@@ -94,6 +102,9 @@ pub struct Server {
     engine: Engine,
     ids: Arc<dyn Ids>,
     grace: Duration,
+    check: AccessCheck,
+    /// For clients over TCP.
+    tls: Option<ClientTls>,
     peers: Option<Arc<PeerClient>>,
     /// Where other replicas call.
     peer_listeners: Vec<TcpListener>,
@@ -106,6 +117,8 @@ impl Server {
             engine,
             ids,
             grace: GRACE,
+            check: AccessCheck::open(),
+            tls: None,
             peers: None,
             peer_listeners: Vec::new(),
         }
@@ -121,6 +134,20 @@ impl Server {
         }
     }
 
+    /// For clients who may do what this allows only.
+    #[must_use]
+    pub fn with_access(self, access: Access) -> Self {
+        let check = AccessCheck::new(access);
+        Server { check, ..self }
+    }
+
+    /// With TLS on what clients call over TCP.
+    #[must_use]
+    pub fn with_tls(self, tls: ClientTls) -> Self {
+        let tls = Some(tls);
+        Server { tls, ..self }
+    }
+
     /// How long calls in flight may take once the server stops.
     #[must_use]
     pub fn with_grace(self, grace: Duration) -> Self {
@@ -133,13 +160,41 @@ impl Server {
         listeners: Vec<TcpListener>,
         shutdown: impl Future<Output = ()>,
     ) -> Result<Stopped, ServerError> {
-        self.serve(listen::connections(listeners), shutdown).await
+        let listeners = listeners.into_iter().map(ServerListener::Tcp);
+        self.serve_listeners(listeners.collect(), shutdown).await
+    }
+
+    /// Serves the connections of these listeners until `shutdown`. See [`bind`] and [`bind_socket`].
+    pub async fn serve_listeners(
+        self,
+        listeners: Vec<ServerListener>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<Stopped, ServerError> {
+        let counted = self.counted(listen::connections(listeners));
+        match self.tls.clone() {
+            None => self.serve_admitted(counted, shutdown).await,
+            Some(tls) => {
+                let secured = handshake::secured(counted, Side::Client, move || tls.acceptor());
+                self.serve_admitted(secured, shutdown).await
+            }
+        }
+    }
+
+    fn counted<I, IO, E>(
+        &self,
+        incoming: I,
+    ) -> impl Stream<Item = Result<Admitted<IO>, E>> + use<I, IO, E>
+    where
+        I: Stream<Item = Result<IO, E>>,
+    {
+        let connections_max = self.engine.limits().connections_max;
+        connection::counted(incoming.chain(stream::pending()), connections_max)
     }
 
     /// Serves any connections until `shutdown`, also after the last one came in. Dropping the future cuts
     /// all of them off.
     pub async fn serve<I, IO, E>(
-        mut self,
+        self,
         incoming: I,
         shutdown: impl Future<Output = ()>,
     ) -> Result<Stopped, ServerError>
@@ -148,19 +203,30 @@ impl Server {
         IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        let counted = self.counted(incoming);
+        self.serve_admitted(counted, shutdown).await
+    }
+
+    async fn serve_admitted<IO, E>(
+        mut self,
+        admitted: impl Stream<Item = Result<Admitted<IO>, E>>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<Stopped, ServerError>
+    where
+        IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
         let limits = self.engine.limits().clone();
         let (end_streams, stopping) = Stopping::pair();
         let (cut_off, cut) = Stopping::pair();
         let health = Health::new().await;
         let routes = self.routes(&limits, stopping.clone(), &health)?;
-        let counted =
-            connection::counted(incoming.chain(stream::pending()), limits.connections_max);
-        let connections = connection::guarded(counted, cut.clone());
+        let connections = connection::guarded(admitted, cut.clone());
         let mut accepting = stopping.clone();
         let listeners = std::mem::take(&mut self.peer_listeners);
         let peers = self.serve_peers(listeners, &limits, stopping.clone(), cut);
         let clients = http2(&limits, limits.streams_per_connection_max)
-            .layer(CallLayer::new(&limits, stopping.clone()))
+            .layer(CallLayer::new(&limits, stopping.clone()).with_access(self.check.clone()))
             .serve_with_incoming_shutdown(routes.prepare(), connections, async move {
                 accepting.stopped().await;
             });
@@ -227,8 +293,8 @@ impl Server {
         let ids = Arc::clone(&self.ids);
         let service = PeerRpc::new(self.engine.clone(), stopping.clone(), ids).guarded(client);
         let layer = CallLayer::new(limits, stopping.clone());
-        let incoming = listen::connections(listeners).chain(stream::pending());
-        let counted = connection::counted(incoming, limits.connections_max);
+        let listeners = listeners.into_iter().map(ServerListener::Tcp).collect();
+        let counted = self.counted(listen::connections(listeners));
         let routes = Routes::new(service).prepare();
         let stopped = async move { stopping.stopped().await };
         let server = http2_of_peers(limits).layer(layer);
@@ -240,7 +306,8 @@ impl Server {
                     .await
             }
             Some(tls) => {
-                let secured = handshake::secured(counted, tls.acceptor());
+                let tls = tls.clone();
+                let secured = handshake::secured(counted, Side::Replica, move || tls.acceptor());
                 let secured = connection::guarded(secured, cut);
                 server
                     .serve_with_incoming_shutdown(routes, secured, stopped)
@@ -259,7 +326,8 @@ impl Server {
             self.engine.clone(),
             Arc::clone(&self.ids),
             self.peers.clone(),
-        );
+        )
+        .with_access(self.check.clone());
         let bytes_max = limits.message_bytes_max;
         let reflection = || {
             tonic_reflection::server::Builder::configure()
@@ -278,7 +346,7 @@ impl Server {
     fn lock_service(&self, stopping: Stopping) -> LockServiceServer<LockServiceRpc> {
         let ids = Arc::clone(&self.ids);
         let rpc = LockServiceRpc::new(self.engine.clone(), stopping, ids, self.peers.clone());
-        LockServiceServer::new(rpc)
+        LockServiceServer::new(rpc.with_access(self.check.clone()))
             .max_decoding_message_size(self.engine.limits().message_bytes_max)
     }
 }

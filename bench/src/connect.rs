@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fermata_client::{Pipeline, parse_endpoint};
+use fermata_client::{CallMetadata, ParsedEndpoint, Pipeline};
 use fermata_proto::lock_service_client::LockServiceClient;
 use fermata_proto::{
     AcquireLockRequest, AcquireLockResponse, CreateLockRefRequest, CreateLockRefResponse,
@@ -150,7 +150,7 @@ pub(super) async fn connect(
             address: address.trim_end_matches('/').to_owned(),
             client: match pipelines {
                 true => Client::Pipeline {
-                    pipeline: Pipeline::new(channel, None),
+                    pipeline: Pipeline::new(channel, CallMetadata::default()),
                     waits: unary(self::channel(endpoint).await?),
                 },
                 false => Client::Unary(unary(channel)),
@@ -166,7 +166,15 @@ pub(super) async fn channel(endpoint: &str) -> Result<Channel, ConnectError> {
         endpoint: endpoint.to_owned(),
         reason: innermost(&error),
     };
-    parse_endpoint(endpoint)?
+    let ParsedEndpoint::Plain(parsed) = ParsedEndpoint::parse(endpoint)? else {
+        return Err(ConnectError::Endpoint(
+            fermata_client::ConnectError::InvalidEndpoint {
+                endpoint: endpoint.to_owned(),
+                why: "the bench speaks http:// only".to_owned(),
+            },
+        ));
+    };
+    parsed
         .connect_timeout(CONNECT_WITHIN)
         .tcp_nodelay(true)
         .initial_stream_window_size(WINDOW_BYTES)

@@ -67,7 +67,7 @@ fn in_process(engine: Engine) -> InProcess {
 }
 
 async fn server() -> Running {
-    let listener = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
+    let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (engine, directory) = engine(&address).await;
     let (stop, stopped) = oneshot::channel::<()>();

@@ -7,7 +7,7 @@ use super::{Policy, Scope, Verbs};
 
 /// What is known of a caller by its connection.
 #[derive(Clone, Debug, Default)]
-pub struct Caller {
+pub struct Origin {
     /// From where it calls, for people.
     pub from: Arc<str>,
     /// Who its certificate says it is, where that was verified.
@@ -72,6 +72,14 @@ impl Login {
             by: By::Nothing,
         }
     }
+
+    /// Of a call that another replica passes on: it was checked there.
+    pub fn passed_on(identity: &str) -> Login {
+        Login {
+            identity: Arc::from(identity),
+            ..Login::nobody()
+        }
+    }
 }
 
 impl Policy {
@@ -80,7 +88,7 @@ impl Policy {
     /// nothing: so clients can have theirs before the server asks for them.
     pub fn login(
         &self,
-        caller: Option<&Caller>,
+        caller: Option<&Origin>,
         token: Option<&[u8]>,
     ) -> Result<Login, LoginRefused> {
         let from = caller.map_or_else(|| Arc::from(""), |caller| Arc::clone(&caller.from));

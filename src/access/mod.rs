@@ -15,7 +15,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::watch;
 
-pub use login::{Caller, Login, LoginRefused};
+pub use login::{Login, LoginRefused, Origin};
 pub use rules::{Rules, RulesError, Scope, Verb, Verbs};
 pub use tokens::{NewToken, TokenError, Tokens};
 
@@ -148,7 +148,7 @@ impl Access {
         self.0.replaced.send_replace(());
     }
 
-    /// Wakes whoever is to look again since the policy was replaced.
+    /// Wakes whoever is to check anew, since the policy was replaced.
     pub fn replaced(&self) -> watch::Receiver<()> {
         self.0.replaced.subscribe()
     }

@@ -120,7 +120,7 @@ pub enum RulesError {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct RulesFile {
     #[serde(default)]
     rule: Vec<WrittenRule>,
 }
@@ -221,7 +221,7 @@ impl Rule {
 impl Rules {
     /// Reads a file of rules, TOML with a `[[rule]]` for each.
     pub fn parse(text: &str) -> Result<Rules, RulesError> {
-        let written: Written = toml::from_str(text)
+        let written: RulesFile = toml::from_str(text)
             .map_err(|error| RulesError::Malformed(error.to_string().trim().to_owned()))?;
         if written.rule.len() > RULES_MAX {
             return Err(RulesError::TooMany(written.rule.len()));

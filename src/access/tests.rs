@@ -16,8 +16,8 @@ fn policy(tokens: &[&NewToken], rules: &str) -> Policy {
     }
 }
 
-fn caller(certificate: Option<&str>, unix_user: Option<u32>) -> Caller {
-    Caller {
+fn caller(certificate: Option<&str>, unix_user: Option<u32>) -> Origin {
+    Origin {
         from: "10.0.0.1:5".into(),
         certificate: certificate.map(Into::into),
         unix_user,
@@ -89,7 +89,7 @@ fn a_line_that_is_no_token_is_named() {
 fn who_calls_is_said_by_its_token_then_its_certificate_then_its_socket() {
     let made = token("billing", 1);
     let by_token = policy(&[&made], "");
-    let login = |policy: &Policy, caller: &Caller, token: Option<&str>| {
+    let login = |policy: &Policy, caller: &Origin, token: Option<&str>| {
         let login = policy.login(Some(caller), token.map(str::as_bytes));
         login.map(|login| login.identity.to_string())
     };

@@ -17,6 +17,7 @@ mod schema;
 pub mod serve;
 mod settings;
 mod signals;
+mod token;
 mod value;
 mod views;
 mod waiting;
@@ -56,6 +57,7 @@ enum FermataCommand {
     Locks(locks::Args),
     Get(get::Args),
     Put(put::Args),
+    Token(token::Args),
     Bench(fermata_bench::Args<bench::Flags>),
     /// Print completions for a shell
     #[command(after_help = "Example: fermata completions bash > /etc/bash_completion.d/fermata")]
@@ -92,10 +94,12 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
             });
         }
         FermataCommand::Schema(args) if before.is_empty() => schema::run(args).await,
+        FermataCommand::Token(args) if before.is_empty() => token::run(&args),
         FermataCommand::Completions { shell } if before.is_empty() => completions(shell),
         FermataCommand::Serve(_)
         | FermataCommand::Check(_)
         | FermataCommand::Schema(_)
+        | FermataCommand::Token(_)
         | FermataCommand::Completions { .. } => Err(Failure::usage(
             "options before the command are for client commands; give those of this one after it",
         )),

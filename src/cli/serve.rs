@@ -2,6 +2,7 @@
 
 mod greeting;
 mod parts;
+mod reload;
 mod signals;
 
 use std::convert::Infallible;
@@ -16,18 +17,19 @@ use tokio::time::timeout;
 
 use super::cluster::SettingsError;
 use super::settings::Settings;
+use crate::access::AccessError;
 use crate::clock::SystemIds;
 use crate::config::{NoDataDir, Problems};
 use crate::engine::EngineError;
-use crate::server::{self, ListenError, PeerTlsError, SecretError, Server, Stopped};
+use crate::server::{self, ListenError, SecretError, Server, Stopped, TlsFileError};
 use crate::store::embedded::EmbeddedOpenError;
 use crate::telemetry::{self, TelemetryError};
-use parts::{Net, Prepared};
+use parts::{Net, Prepared, Protected};
 use signals::{EndSignals, end_at_once};
 
 /// Run the lock service
 ///
-/// Serves gRPC until SIGTERM, SIGINT or SIGHUP. Without any setting it listens on 127.0.0.1:7450 and keeps its data in
+/// Serves gRPC until SIGTERM or SIGINT. SIGHUP has it read certificates, tokens and rules again. Without any setting it listens on 127.0.0.1:7450 and keeps its data in
 /// one directory. With --store cassandra any number of replicas keep it in one cluster; the tables are made by `fermata
 /// schema apply`, and a replica waits until the cluster is there. Every setting can also be in a file (--config) or in
 /// an environment variable: `limits.value_bytes_max` is FERMATA_CFG_LIMITS__VALUE_BYTES_MAX. `fermata check` shows what
@@ -39,7 +41,7 @@ use signals::{EndSignals, end_at_once};
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     after_help = "Exit status: 0 stopped by a signal; 69 the store cannot be opened; 70 it failed \
-    while it ran; 71 an address cannot be listened on; 78 the configuration is not valid; 129, 130 or 143 \
+    while it ran; 71 an address cannot be listened on; 78 the configuration is not valid; 130 or 143 \
     ended at once by a second signal."
 )]
 pub struct Args {
@@ -64,7 +66,13 @@ pub enum ServeError {
     Secret(#[from] SecretError),
     /// Name other certificates.
     #[error("peers.tls.{0}")]
-    PeerTls(#[from] PeerTlsError),
+    PeerTls(TlsFileError),
+    /// The same of those for clients.
+    #[error("tls.{0}")]
+    ClientTls(TlsFileError),
+    /// Correct the tokens, or the rules.
+    #[error("auth: {0}")]
+    Access(#[from] AccessError),
     /// Correct `log.filter`.
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
@@ -102,6 +110,8 @@ impl ServeError {
             | ServeError::Settings(_)
             | ServeError::Secret(_)
             | ServeError::PeerTls(_)
+            | ServeError::ClientTls(_)
+            | ServeError::Access(_)
             | ServeError::Telemetry(_) => exit::CONFIG,
             ServeError::Listen(_) | ServeError::System { .. } => exit::OS,
             ServeError::Store(_) | ServeError::Engine(_) => exit::UNAVAILABLE,
@@ -114,6 +124,7 @@ impl ServeError {
 pub async fn run(args: Args) -> Result<u8, ServeError> {
     let config = args.settings.load()?;
     let prepared = Prepared::new(&config)?;
+    let protected = Protected::new(&config)?;
     telemetry::init(&config.log)?;
     let mut signals = EndSignals::new().map_err(|source| ServeError::System {
         what: "hear signals",
@@ -126,19 +137,27 @@ pub async fn run(args: Args) -> Result<u8, ServeError> {
         // Nothing was promised to anybody yet.
         signal = signals.next() => end_at_once(signal),
     };
-    greeting::listening(&net.addresses, &net.peer_addresses);
+    greeting::listening(&net.addresses, &net.sockets, &net.peer_addresses);
 
     let grace = config.shutdown_grace.duration();
-    let mut server = Server::new(started.engine.clone(), Arc::new(SystemIds)).with_grace(grace);
+    let mut server = Server::new(started.engine.clone(), Arc::new(SystemIds))
+        .with_grace(grace)
+        .with_access(protected.access.clone());
+    let watched = protected.watched(&config, started.peers.as_deref());
+    if let Some(tls) = protected.tls {
+        server = server.with_tls(tls);
+    }
     if let Some(client) = started.peers {
         server = server.with_peers(client, net.peer_listeners);
     }
     let (stop, stopping) = oneshot::channel::<()>();
-    let mut serving = pin!(server.serve_tcp(net.listeners, async {
+    let mut serving = pin!(server.serve_listeners(net.listeners, async {
         let _ = stopping.await;
     }));
+    let reload = signals.reload();
     let later = async {
-        started.later.await;
+        let following = reload::follow(watched, reload);
+        tokio::join!(started.later, following);
         std::future::pending::<Infallible>().await
     };
     tokio::select! {

@@ -4,6 +4,7 @@ use super::cluster::{ClusterFlags, SettingsFile};
 use crate::config::{Config, Flag, Problems, Sources};
 
 const REPLICAS: &str = "Settings for several replicas";
+const CLIENTS: &str = "Settings for clients that are not trusted";
 
 /// Flags come before environment variables, those before the file.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -12,7 +13,7 @@ pub struct Settings {
     #[command(flatten)]
     pub file: SettingsFile,
 
-    /// Serve gRPC here; several with commas between; port 0 takes a free one [default: 127.0.0.1:7450]
+    /// Serve gRPC here, or on unix:/PATH; several with commas between; port 0 takes a free one [default: 127.0.0.1:7450]
     #[arg(long, value_name = "IP:PORT")]
     pub listen: Option<String>,
 
@@ -24,7 +25,7 @@ pub struct Settings {
     #[arg(long, value_name = "KIND")]
     pub store: Option<String>,
 
-    /// Serve without TLS also where other machines can reach it
+    /// Serve without TLS, or everybody, also where other machines can reach it
     #[arg(long)]
     pub insecure: bool,
 
@@ -42,6 +43,26 @@ pub struct Settings {
 
     #[command(flatten)]
     pub cluster: ClusterFlags,
+
+    /// Encrypt, with this certificate (PEM)
+    #[arg(long, value_name = "FILE", help_heading = CLIENTS)]
+    pub client_tls_certificate: Option<String>,
+
+    /// The key of that certificate (PEM)
+    #[arg(long, value_name = "FILE", help_heading = CLIENTS)]
+    pub client_tls_key: Option<String>,
+
+    /// Know clients by certificates that are signed by those in this file (PEM)
+    #[arg(long, value_name = "FILE", help_heading = CLIENTS)]
+    pub client_tls_ca: Option<String>,
+
+    /// Know clients by the tokens in this file (see `fermata token`)
+    #[arg(long, value_name = "FILE", help_heading = CLIENTS)]
+    pub tokens_file: Option<String>,
+
+    /// Let each of them do what the rules in this file allow, and nothing else (TOML)
+    #[arg(long, value_name = "FILE", help_heading = CLIENTS)]
+    pub rules_file: Option<String>,
 
     /// Take calls of other replicas here [default: nowhere]
     #[arg(long, value_name = "IP:PORT", help_heading = REPLICAS)]
@@ -88,6 +109,15 @@ impl Settings {
             ("--shutdown-grace", "shutdown_grace", self.shutdown_grace),
             ("--log-format", "log.format", self.log_format),
             ("--log-filter", "log.filter", self.log_filter),
+            (
+                "--client-tls-certificate",
+                "tls.cert_file",
+                self.client_tls_certificate,
+            ),
+            ("--client-tls-key", "tls.key_file", self.client_tls_key),
+            ("--client-tls-ca", "tls.client_ca_file", self.client_tls_ca),
+            ("--tokens-file", "auth.tokens_file", self.tokens_file),
+            ("--rules-file", "auth.rules_file", self.rules_file),
             ("--peer-listen", "peers.listen", self.peer_listen),
             ("--advertise", "peers.advertise", self.advertise),
             (

@@ -97,9 +97,11 @@ fn is_within_limits(config: &Config) {
     assert!(limits.ttl_min_ms >= 100 && limits.disconnect_grace_min_ms >= 100);
     assert!(limits.calls_per_key_max >= 1 && limits.page_size_max >= 1);
     assert!(config.shutdown_grace <= Span::from_secs(3600));
-    assert!(!config.listen.addresses().is_empty());
-    let mut addresses = config.listen.addresses().iter();
-    assert!(config.insecure || addresses.all(|address| address.ip().to_canonical().is_loopback()));
+    assert!(!config.listen.all().is_empty());
+    let mut addresses = config.listen.addresses();
+    let protection = config.tls.protection(&config.auth);
+    let is_open = config.insecure || (protection.tls && protection.login);
+    assert!(is_open || addresses.all(|address| address.ip().to_canonical().is_loopback()));
     let mut tables = config.table_names().into_iter();
     assert!(tables.all(|table| table.as_str().len() <= TableName::BYTES_MAX));
 }

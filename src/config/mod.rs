@@ -5,6 +5,7 @@
 //! is in `docs/configuration.md`; a test holds that page to what is here. Nothing here opens, binds
 //! or starts anything.
 
+mod clients;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod load;
@@ -24,6 +25,7 @@ use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tracing_subscriber::EnvFilter;
 
+pub use clients::{AuthConfig, ClientTlsConfig};
 pub use load::{Flag, Problem, Problems, Sources};
 pub use peers::{PeersConfig, PeersTlsConfig};
 pub use store::{
@@ -42,8 +44,12 @@ use crate::server::check_listen;
 pub struct Config {
     /// Where to serve gRPC.
     pub listen: Listen,
-    /// Serve without TLS where others can reach it: needed for addresses beyond loopback.
+    /// Serve without TLS, or to everybody, where others can reach it.
     pub insecure: bool,
+    /// How connections of clients are encrypted.
+    pub tls: ClientTlsConfig,
+    /// Who clients are, and what they may do.
+    pub auth: AuthConfig,
     /// The directory of the embedded store; the user's data directory where absent.
     pub data_dir: Option<PathBuf>,
     /// How long open calls may take to end after SIGTERM, before their connections are dropped.
@@ -68,6 +74,8 @@ impl Default for Config {
         Config {
             listen: Listen::default(),
             insecure: false,
+            tls: ClientTlsConfig::default(),
+            auth: AuthConfig::default(),
             data_dir: None,
             shutdown_grace: Span::from_secs(10),
             store: StoreConfig::default(),
@@ -176,26 +184,66 @@ impl From<ConfiguredTable> for String {
     }
 }
 
-/// The addresses to listen on, at least one.
+/// Where to listen, at least at one address or socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listen(Vec<SocketAddr>);
+pub struct Listen(Vec<ListenAt>);
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListenAt {
+    /// Over TCP.
+    Address(SocketAddr),
+    /// On a Unix socket.
+    Socket(PathBuf),
+}
+
+impl fmt::Display for ListenAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenAt::Address(address) => address.fmt(f),
+            ListenAt::Socket(path) => write!(f, "{SOCKET}{}", path.display()),
+        }
+    }
+}
+
+/// How a Unix socket is written.
+const SOCKET: &str = "unix:";
 
 impl Listen {
     /// The port of Fermata where none is named.
     pub const PORT: u16 = 7450;
 
-    /// The addresses, in the order in which they were given.
-    pub fn addresses(&self) -> &[SocketAddr] {
+    /// All of them, in the order in which they were given.
+    pub fn all(&self) -> &[ListenAt] {
         &self.0
+    }
+
+    /// Those over TCP, in the order in which they were given.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.0.iter().filter_map(|at| match at {
+            ListenAt::Address(address) => Some(*address),
+            ListenAt::Socket(_) => None,
+        })
     }
 
     fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Listen, String> {
         let mut addresses = Vec::new();
         for text in texts {
+            if let Some(path) = text.strip_prefix(SOCKET) {
+                if !path.starts_with('/') {
+                    return Err(format!(
+                        "{text:?} is no socket; write unix:/PATH, from the root on"
+                    ));
+                }
+                addresses.push(ListenAt::Socket(path.into()));
+                continue;
+            }
             let address: SocketAddr = text.parse().map_err(|_| {
-                format!("{text:?} is no address; write IP:PORT, such as 127.0.0.1:7450 or [::1]:0")
+                format!(
+                    "{text:?} is no address; write IP:PORT, such as 127.0.0.1:7450 or [::1]:0, or unix:/PATH for a socket"
+                )
             })?;
-            addresses.push(address);
+            addresses.push(ListenAt::Address(address));
         }
         if addresses.is_empty() {
             return Err("name at least one address".to_owned());
@@ -206,13 +254,14 @@ impl Listen {
 
 impl Default for Listen {
     fn default() -> Self {
-        Listen(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, Self::PORT))])
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, Self::PORT));
+        Listen(vec![ListenAt::Address(address)])
     }
 }
 
 impl Serialize for Listen {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(SocketAddr::to_string))
+        serializer.collect_seq(self.0.iter().map(ListenAt::to_string))
     }
 }
 
@@ -301,10 +350,12 @@ impl Config {
     pub fn check(&self) -> Result<(), Vec<String>> {
         let mut wrong = self.limits.check().err().unwrap_or_default();
         for address in self.listen.addresses() {
-            if let Err(error) = check_listen(*address, self.insecure) {
+            let protection = self.tls.protection(&self.auth);
+            if let Err(error) = check_listen(address, protection, self.insecure) {
                 wrong.push(format!("listen: {error}"));
             }
         }
+        self.tls.check(&self.auth, &mut wrong);
         self.store.check(&mut wrong);
         if self.store.kind == StoreKind::Cassandra {
             wrong.extend(self.limits.check_shared().err());

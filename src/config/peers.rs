@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use http::uri::Authority;
 use serde::{Deserialize, Serialize};
 
-use super::{Listen, Span, StoreKind};
-use crate::server::{PeerTlsFiles, check_listen};
+use super::{Listen, ListenAt, Span, StoreKind};
+use crate::server::{PeerTlsFiles, Protection, check_listen};
 
 /// How replicas reach each other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,19 +85,25 @@ impl Default for PeersConfig {
 }
 
 impl PeersConfig {
-    /// Whether its listeners may be where other machines reach them.
-    pub fn may_be_reached(&self, insecure: bool) -> bool {
-        insecure || self.tls.files().is_some()
-    }
-
     /// What does not fit together, in words that name the settings.
     pub(super) fn check(&self, kind: StoreKind, insecure: bool, wrong: &mut Vec<String>) {
-        let addresses = self.listen.as_ref().map_or(&[][..], Listen::addresses);
-        for address in addresses {
-            if let Err(error) = check_listen(*address, self.may_be_reached(insecure)) {
-                wrong.push(format!(
-                    "peers.listen: {error}. With peers.tls it needs neither"
-                ));
+        let listen = self.listen.as_ref();
+        for at in listen.map_or(&[][..], Listen::all) {
+            match at {
+                // Certificates on both sides are a login as well.
+                ListenAt::Address(address) if self.tls.files().is_none() => {
+                    if check_listen(*address, Protection::NONE, insecure).is_err() {
+                        wrong.push(format!(
+                            "peers.listen: will not listen on {address}: others than this machine could reach it, and it is \
+                             neither encrypted nor are other replicas known by certificates. Set peers.tls, or listen on a \
+                             loopback address, or set `insecure`"
+                        ));
+                    }
+                }
+                ListenAt::Address(_) => {}
+                ListenAt::Socket(_) => wrong.push(format!(
+                    "peers.listen: {at} is a socket of this machine, which no other replica reaches"
+                )),
             }
         }
         let mut need = |good: bool, what: &str| {
@@ -125,7 +131,8 @@ impl PeersConfig {
             is_called || self.advertise.is_none(),
             "advertise: nothing listens there; set peers.listen as well",
         );
-        let is_anywhere = addresses.iter().any(|one| one.ip().is_unspecified());
+        let mut addresses = listen.into_iter().flat_map(Listen::addresses);
+        let is_anywhere = addresses.any(|one| one.ip().is_unspecified());
         need(
             !is_anywhere || self.advertise.is_some(),
             "advertise: say at which HOST:PORT others reach this replica; it listens on every address",

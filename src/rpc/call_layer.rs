@@ -14,10 +14,12 @@ use tower::{Layer, Service};
 use tracing::Instrument;
 use tracing::field::Empty;
 
+use super::AccessCheck;
 use super::deadline::Deadline;
 use super::status;
 use super::stopping::Stopping;
 use super::timely_body::TimelyBody;
+use crate::access::Origin;
 use crate::limits::Limits;
 
 /// The path of what this layer speaks for: other services keep their own statuses.
@@ -34,6 +36,7 @@ pub struct CallLayer {
     /// How long a message may take to come in where its caller set no deadline.
     call_max: Duration,
     stopping: Stopping,
+    check: AccessCheck,
 }
 
 impl CallLayer {
@@ -44,7 +47,14 @@ impl CallLayer {
             message_bytes_max: limits.message_bytes_max,
             call_max: limits.call_max(),
             stopping,
+            check: AccessCheck::open(),
         }
+    }
+
+    /// For callers who are known to this only.
+    #[must_use]
+    pub fn with_access(self, check: AccessCheck) -> Self {
+        CallLayer { check, ..self }
     }
 }
 
@@ -83,6 +93,15 @@ where
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let deadline = Deadline::of_headers(request.headers());
         request.extensions_mut().insert(deadline);
+        let caller = request.extensions().get::<Origin>();
+        let login = self
+            .layer
+            .check
+            .login(request.uri().path(), request.headers(), caller);
+        match login {
+            Ok(login) => drop(request.extensions_mut().insert(login)),
+            Err(refused) => return Box::pin(async move { Ok(refused.into_http()) }),
+        }
         let path = request.uri().path();
         let ours = path.starts_with(OURS);
         let writes = ours && may_write(path);

@@ -103,6 +103,7 @@ impl Connected {
         answer_by: Instant,
     ) -> Result<KeepAliveResponse, Status> {
         let renewal = KeepAlive::parse(ask, context)?;
+        self.router.access().still_knows(&context.login)?;
         if let Some(session) = renewal.session() {
             self.sessions().note(session);
         }
@@ -158,28 +159,34 @@ pub fn stream(
 ) -> impl Stream<Item = Result<KeepAliveResponse, Status>> + Send {
     let message_bytes_max = router.limits().message_bytes_max;
     let deadline = context.deadline;
+    let access = router.access().clone();
     let connected = Arc::new(Connected::new(router, stopping.clone(), SESSIONS_MAX));
-    let open = Some((asks, stopping.clone()));
-    let asked = stream::unfold(open, move |open| async move {
-        let (mut asks, mut stopping) = open?;
-        let end = async {
-            match deadline.answer_by() {
-                Some(at) => sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            () = stopping.stopped() => Some((StreamInput::Fail(status::stopping()), None)),
-            () = end => None,
-            asked = asks.message() => match asked {
-                Ok(Some(ask)) => Some((StreamInput::Renew(ask), Some((asks, stopping)))),
-                Ok(None) => None,
-                Err(failed) => {
-                    let answered = status::of_library(failed.code(), failed.message(), message_bytes_max);
-                    Some((StreamInput::Fail(answered.unwrap_or(failed)), None))
+    let login = context.login.clone();
+    let open = Some((asks, stopping.clone(), access));
+    let asked = stream::unfold(open, move |open| {
+        let login = login.clone();
+        async move {
+            let (mut asks, mut stopping, access) = open?;
+            let end = async {
+                match deadline.answer_by() {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
                 }
-            },
+            };
+            tokio::select! {
+                biased;
+                () = stopping.stopped() => Some((StreamInput::Fail(status::stopping()), None)),
+                () = end => None,
+                status = access.ended(&login) => Some((StreamInput::Fail(status), None)),
+                asked = asks.message() => match asked {
+                    Ok(Some(ask)) => Some((StreamInput::Renew(ask), Some((asks, stopping, access)))),
+                    Ok(None) => None,
+                    Err(failed) => {
+                        let answered = status::of_library(failed.code(), failed.message(), message_bytes_max);
+                        Some((StreamInput::Fail(answered.unwrap_or(failed)), None))
+                    }
+                },
+            }
         }
     });
     asked

@@ -17,13 +17,14 @@ use tracing::Span;
 use tracing::field::display;
 use uuid::Uuid;
 
-use super::calls::ForceRelease;
+use super::calls::{ForceRelease, UnaryCall as _};
 use super::deadline::{Deadline, by, within};
 use super::locks::{DescribeLock, KeySources, ListLocks};
 use super::page::{self, Listing};
 use super::peer::PeerClient;
 use super::route::Router;
-use super::{answer, status};
+use super::{AccessCheck, access_check, answer, status};
+use crate::access::{Scope, Verb};
 use crate::clock::Ids;
 use crate::engine::Engine;
 use crate::limits::Limits;
@@ -55,6 +56,22 @@ impl LockAdminRpc {
             router: Router::new(engine.clone(), ids, peers.clone()),
             sources: KeySources { engine, peers },
         }
+    }
+
+    /// For callers who may do what this allows only.
+    #[must_use]
+    pub fn with_access(self, check: AccessCheck) -> Self {
+        LockAdminRpc {
+            router: self.router.with_access(check),
+            ..self
+        }
+    }
+
+    /// Whether the caller may see all of that.
+    fn may_see<T>(&self, request: &Request<T>, scope: Scope<'_>) -> Result<(), Status> {
+        let context = self.router.context(request);
+        let access = self.router.access();
+        access.check_scope(&context.login, Verb::Admin.into(), scope)
     }
 
     /// What every other replica did, of those that are live: each is asked, for a moment.
@@ -126,7 +143,8 @@ impl LockAdmin for LockAdminRpc {
         request: Request<ListLocksRequest>,
     ) -> Result<Response<ListLocksResponse>, Status> {
         let answer_by = self.answer_by(&request);
-        let list = ListLocks::parse(request.into_inner(), &self.limits)?;
+        let list = ListLocks::parse(request.get_ref().clone(), &self.limits)?;
+        self.may_see(&request, list.scope())?;
         let listed = within(answer_by, list.answer(&self.sources, answer_by)).await?;
         Ok(Response::new(listed))
     }
@@ -136,7 +154,8 @@ impl LockAdmin for LockAdminRpc {
         request: Request<DescribeLockRequest>,
     ) -> Result<Response<DescribeLockResponse>, Status> {
         let answer_by = self.answer_by(&request);
-        let describe = DescribeLock::parse(request.into_inner(), &self.limits)?;
+        let describe = DescribeLock::parse(request.get_ref().clone(), &self.limits)?;
+        self.may_see(&request, Scope::Key(describe.id()))?;
         Span::current().record("table", display(&describe.id().table));
         let shown = within(answer_by, describe.answer(&self.sources, answer_by)).await?;
         Ok(Response::new(shown))
@@ -146,13 +165,24 @@ impl LockAdmin for LockAdminRpc {
         &self,
         request: Request<ForceReleaseRequest>,
     ) -> Result<Response<ForceReleaseResponse>, Status> {
-        self.router.unary::<ForceRelease>(request).await
+        let context = self.router.context(&request);
+        let force = ForceRelease::parse(request.into_inner(), &context)?;
+        let answer_by = force.answer_by(&context);
+        let came = self.router.make(&force, &context, answer_by).await;
+        let said = match &came {
+            Ok(served) if served.answer.already_released => "had ended before".to_owned(),
+            Ok(_) => "ended".to_owned(),
+            Err(status) => format!("{:?}: {}", status.code(), status.message()),
+        };
+        access_check::forced(&context.login, force.name(), force.words(), &said);
+        Ok(came?.into_response())
     }
 
     async fn list_sessions(
         &self,
         request: Request<ListSessionsRequest>,
     ) -> Result<Response<ListSessionsResponse>, Status> {
+        self.may_see(&request, Scope::Everything)?;
         let answer_by = self.answer_by(&request);
         let ask = request.into_inner();
         let size = page::size(ask.page_size, page::SIZE_DEFAULT, &self.limits)?;
@@ -170,6 +200,7 @@ impl LockAdmin for LockAdminRpc {
         &self,
         request: Request<ListReplicasRequest>,
     ) -> Result<Response<ListReplicasResponse>, Status> {
+        self.may_see(&request, Scope::Everything)?;
         let answer_by = self.answer_by(&request);
         let ask = request.into_inner();
         let size = page::size(ask.page_size, page::SIZE_DEFAULT, &self.limits)?;
@@ -189,6 +220,7 @@ impl LockAdmin for LockAdminRpc {
         &self,
         request: Request<DescribeActivityRequest>,
     ) -> Result<Response<DescribeActivityResponse>, Status> {
+        self.may_see(&request, Scope::Everything)?;
         let answer_by = self.answer_by(&request);
         let keys_max = request.into_inner().keys_max;
         let keys_max = page::most("keys_max", keys_max, BUSIEST_DEFAULT, &self.limits)?;

@@ -18,6 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::Span;
 use tracing::field::display;
 
+use super::AccessCheck;
 use super::calls::{
     CloseSession, CreateLockRef, CriticalDelete, CriticalGet, CriticalPut, OpenSession,
     ReleaseLock, RenewSession,
@@ -47,6 +48,15 @@ impl LockServiceRpc {
         LockServiceRpc {
             router: Router::new(engine, ids, peers),
             stopping,
+        }
+    }
+
+    /// For callers who may do what this allows only.
+    #[must_use]
+    pub fn with_access(self, check: AccessCheck) -> Self {
+        LockServiceRpc {
+            router: self.router.with_access(check),
+            ..self
         }
     }
 }
@@ -115,7 +125,7 @@ impl LockService for LockServiceRpc {
     ) -> Result<Response<Self::WatchLockStream>, Status> {
         let context = self.router.context(&request);
         let text = request.into_inner().lock_ref;
-        let lock_ref = parse::lock_ref(&text, &context.identity)?;
+        let lock_ref = parse::lock_ref(&text, context.identity())?;
         Span::current().record("entry", display(&lock_ref));
         let (router, stopping) = (self.router.clone(), self.stopping.clone());
         let stream = watch_relay::open(router, (lock_ref, text), context, stopping).await?;

@@ -5,6 +5,7 @@
 //! way between replicas: where a call is made ([`route`]), and how another replica is called ([`peer`]). What must not:
 //! rules of the lock, of sessions or of the store. This folder calls the engine and knows nothing below it but its types.
 
+mod access_check;
 mod acquire;
 pub mod answer;
 pub mod call_layer;
@@ -28,3 +29,5 @@ pub mod status;
 pub mod stopping;
 mod timely_body;
 pub mod watch;
+
+pub use access_check::AccessCheck;

@@ -9,6 +9,7 @@ use super::calls::CallContext;
 use super::deadline::within;
 use super::route::Router;
 use super::{answer, parse};
+use crate::access::{Scope, Verb};
 
 /// Reads as any replica may.
 pub async fn read(
@@ -18,6 +19,8 @@ pub async fn read(
 ) -> Result<GetResponse, Status> {
     let id = parse::key_id(&ask.key, &ask.table, router.limits())?;
     Span::current().record("table", display(&id.table));
+    let (access, scope) = (router.access(), Scope::Key(&id));
+    access.check_scope(&context.login, Verb::Read.into(), scope)?;
     let answer_by = context.deadline.answer_by_or(router.limits().call_max());
     let read = within(answer_by, router.engine().read(&id)).await?;
     let (value, exists) = answer::value(Some(read));

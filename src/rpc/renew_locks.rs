@@ -89,8 +89,8 @@ impl Renewals<'_> {
         let mut here = Group::default();
         let mut elsewhere: BTreeMap<ReplicaId, (Arc<Peer>, Group)> = BTreeMap::new();
         for (index, lock_ref) in lock_refs.into_iter().enumerate() {
-            match AcquireLock::renewal(lock_ref, self.context) {
-                Err(invalid) => renewed.push((index, Err(invalid.into()))),
+            match self.permitted(lock_ref) {
+                Err(status) => renewed.push((index, Err(status))),
                 Ok(call) => match self.router.expected(&call.target()) {
                     None => here.push(index, call),
                     Some(peer) => {
@@ -108,6 +108,13 @@ impl Renewals<'_> {
         renewed.extend(elsewhere.into_iter().flatten());
         renewed.sort_unstable_by_key(|(index, _)| *index);
         renewed.into_iter().map(|(_, renewed)| renewed).collect()
+    }
+
+    fn permitted(&self, lock_ref: String) -> Result<AcquireLock, Status> {
+        let call = AcquireLock::renewal(lock_ref, self.context)?;
+        let (access, login) = (self.router.access(), &self.context.login);
+        access.check(login, call.needs(), &call.target())?;
+        Ok(call)
     }
 
     async fn here(&self, group: Group) -> Vec<(usize, Renewed)> {

@@ -16,6 +16,7 @@ use tonic_types::{
 };
 
 use super::parse::{FieldProblem, Invalid};
+use crate::access::{LoginRefused, Scope, Verbs};
 use crate::engine::EngineError;
 use crate::lock::{EndReason, EndedAs};
 
@@ -188,6 +189,51 @@ pub fn ended_reason(reason: &EndReason) -> proto::EndReason {
 fn end_name(reason: proto::EndReason) -> &'static str {
     let name = reason.as_str_name();
     name.strip_prefix("END_REASON_").unwrap_or(name)
+}
+
+/// Nobody was logged in. Nothing was done.
+pub fn of_login(why: LoginRefused) -> Status {
+    let reason = match why {
+        LoginRefused::Missing => "LOGIN_MISSING",
+        LoginRefused::UnknownToken | LoginRefused::Malformed => "LOGIN_REFUSED",
+    };
+    StatusBuilder::new(Code::Unauthenticated, why.to_string(), reason).status()
+}
+
+/// Who made this call, or began its stream, was known then and is so no more. Whoever has another token may go on with that.
+pub fn login_ended(why: LoginRefused) -> Status {
+    let words = format!("{why}: repeat the call, on a stream that begins anew");
+    StatusBuilder::new(Code::Unavailable, words, "LOGIN_ENDED")
+        .retry_after(RETRY_ELSEWHERE)
+        .status()
+}
+
+/// No rule allows this. Nothing was done.
+pub fn denied(identity: &str, verbs: Verbs, scope: Scope<'_>) -> Status {
+    let who = match identity {
+        "" => "nobody in particular",
+        identity => identity,
+    };
+    let what = match scope {
+        Scope::Key(id) => format!(
+            "on the key {:?} of the table {:?}",
+            id.key.as_str(),
+            id.table.as_str()
+        ),
+        Scope::Prefix(table, prefix) => {
+            format!(
+                "on all keys of the table {:?} that begin with {prefix:?}",
+                table.as_str()
+            )
+        }
+        Scope::Own => "anywhere".to_owned(),
+        Scope::Everything => "on everything".to_owned(),
+    };
+    let verbs = verbs.names();
+    let words = format!("no rule allows {who} to {verbs} {what}");
+    StatusBuilder::new(Code::PermissionDenied, words, "NOT_ALLOWED")
+        .with("verbs", verbs)
+        .status()
 }
 
 /// A field that cannot be used. Nothing was changed.

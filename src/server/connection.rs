@@ -130,8 +130,8 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Guarded<IO> {
             let first = buf.filled().get(before).copied();
             if *came == 0 && first.is_some_and(tls::is_begun_by) {
                 tracing::warn!(
-                    "a connection was refused: TLS is spoken there, and not here (between replicas: peers.tls is \
-                     not set)"
+                    "a connection was refused: TLS is spoken there, and not here (for clients tls.cert_file, between \
+                     replicas peers.tls is not set)"
                 );
                 return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
             }

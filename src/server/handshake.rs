@@ -1,19 +1,24 @@
-//! TLS on the connections of other replicas. Each handshake is a task of its own, for a bounded time, so that one
+//! TLS on the connections of clients, and of other replicas. Each handshake is a task of its own, for a bounded time, so that one
 //! that never ends holds up nobody.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fermata_tls as tls;
 use futures_util::{Stream, StreamExt, stream};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::client_tls;
 use super::connection::Admitted;
+use super::wire::{ServerIo, ServerWire};
+use crate::access::Origin;
 
 /// How long a handshake may take.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -23,14 +28,24 @@ const WITHIN: Duration = Duration::from_secs(10);
 const FAREWELL: Duration = Duration::from_secs(1);
 const FAREWELL_BYTES_MAX: u64 = 64 * 1024;
 
-/// The connections whose other side is trusted. There are never more handshakes than permits.
+/// Who is at the other end.
+#[derive(Clone, Copy)]
+pub(super) enum Side {
+    Client,
+    Replica,
+}
+
+/// The connections whose other side is trusted; those over Unix sockets as they are. There are never more handshakes than
+/// permits. `acceptor` gives what is in force when one begins.
 pub(super) fn secured<E>(
-    incoming: impl Stream<Item = Result<Admitted<TcpStream>, E>>,
-    acceptor: TlsAcceptor,
-) -> impl Stream<Item = Result<Admitted<TlsStream<TcpStream>>, E>> {
+    incoming: impl Stream<Item = Result<Admitted<ServerWire>, E>>,
+    side: Side,
+    acceptor: impl Fn() -> TlsAcceptor,
+) -> impl Stream<Item = Result<Admitted<ServerWire>, E>> {
     let begun = (Box::pin(incoming), JoinSet::new());
+    let acceptor = Arc::new(acceptor);
     stream::unfold(begun, move |(mut incoming, mut handshakes)| {
-        let acceptor = acceptor.clone();
+        let acceptor = Arc::clone(&acceptor);
         async move {
             loop {
                 tokio::select! {
@@ -39,7 +54,16 @@ pub(super) fn secured<E>(
                         return Some((Ok(secured), (incoming, handshakes)));
                     },
                     accepted = incoming.next() => match accepted? {
-                        Ok(admitted) => drop(handshakes.spawn(handshake(acceptor.clone(), admitted))),
+                        Ok(admitted) => match admitted.io {
+                            ServerWire { io: ServerIo::Tcp(io), caller } => {
+                                let plain = Plain { io, caller, permit: admitted.permit };
+                                drop(handshakes.spawn(handshake(acceptor(), side, plain)));
+                            }
+                            wire => {
+                                let admitted = Admitted { io: wire, permit: admitted.permit };
+                                return Some((Ok(admitted), (incoming, handshakes)));
+                            }
+                        },
                         Err(error) => return Some((Err(error), (incoming, handshakes))),
                     },
                 }
@@ -48,15 +72,33 @@ pub(super) fn secured<E>(
     })
 }
 
+/// A connection before its handshake.
+struct Plain {
+    io: TcpStream,
+    caller: Origin,
+    permit: OwnedSemaphorePermit,
+}
+
 async fn handshake(
     acceptor: TlsAcceptor,
-    admitted: Admitted<TcpStream>,
-) -> Option<Admitted<TlsStream<TcpStream>>> {
-    let Admitted { io, permit } = admitted;
-    let from = io.peer_addr().ok().map(tracing::field::display);
-    let at = io.local_addr().ok().map(tracing::field::display);
+    side: Side,
+    plain: Plain,
+) -> Option<Admitted<ServerWire>> {
+    let Plain { io, caller, permit } = plain;
+    let (from, at) = (Arc::clone(&caller.from), io.local_addr());
+    let at = at.ok().map(tracing::field::display);
     let why = match timeout(WITHIN, acceptor.accept(io).into_fallible()).await {
-        Ok(Ok(io)) => return Some(Admitted { io, permit }),
+        Ok(Ok(io)) => {
+            let caller = match side {
+                Side::Client => known(&io, caller),
+                Side::Replica => caller,
+            };
+            let io = ServerIo::Tls(Box::new(io));
+            return Some(Admitted {
+                io: ServerWire { io, caller },
+                permit,
+            });
+        }
         Ok(Err((error, io))) => {
             let why = tls::distrust(&error, "the caller");
             farewell(io).await;
@@ -65,13 +107,37 @@ async fn handshake(
         }
         Err(_elapsed) => Ok(format!("its TLS handshake took longer than {WITHIN:?}")),
     };
-    match why {
-        Ok(why) => tracing::warn!(from, at, why, "a connection of a replica was refused"),
-        Err(error) => {
-            tracing::debug!(from, at, %error, "a connection ended in its TLS handshake")
+    match (why, side) {
+        (Ok(why), Side::Replica) => {
+            tracing::warn!(%from, at, why, "a connection of a replica was refused");
+        }
+        // Whoever reaches the port could fill the log with these.
+        (Ok(why), Side::Client) => {
+            tracing::debug!(%from, at, why, "a connection of a client was refused");
+        }
+        (Err(error), _) => {
+            tracing::debug!(%from, at, %error, "a connection ended in its TLS handshake");
         }
     }
     None
+}
+
+/// The caller, with who it is by its certificate, where it showed one.
+fn known(io: &TlsStream<TcpStream>, caller: Origin) -> Origin {
+    let (_, connection) = io.get_ref();
+    let shown = connection.peer_certificates().and_then(<[_]>::first);
+    let certificate = shown.and_then(|shown| match client_tls::identity(shown) {
+        Ok(identity) => Some(identity),
+        Err(why) => {
+            let from = &caller.from;
+            tracing::warn!(%from, why, "a client's certificate, which is signed as it must be, says not who it is");
+            None
+        }
+    });
+    Origin {
+        certificate,
+        ..caller
+    }
 }
 
 async fn farewell(mut io: TcpStream) {
@@ -112,8 +178,11 @@ mod tests {
     async fn a_handshake_that_never_ends_is_ended_and_its_entry_is_free() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let counted = connection::counted(listen::connections(vec![listener]), 1);
-        let secured = secured(counted, tls().acceptor());
+        let counted = connection::counted(listen::connections(vec![listener.into()]), 1);
+        let secured = {
+            let tls = tls();
+            secured(counted, Side::Replica, move || tls.acceptor())
+        };
         let serving = tokio::spawn(async move { pin!(secured).next().await.is_some() });
         for _ in 0..2 {
             let begun = Instant::now();

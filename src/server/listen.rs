@@ -1,28 +1,36 @@
-//! TCP listeners: where they may be, and what they bring in.
+//! Listeners, over TCP and on Unix sockets: where they may be, and what they bring in.
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::stream::{self, Stream, select_all};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::time::sleep;
+
+use super::wire::ServerWire;
 
 /// How long to wait after a connection could not be accepted (mostly for want of file descriptors).
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Who may connect to a Unix socket: its owner and its group.
+const SOCKET_MODE: u32 = 0o660;
 
 /// Why no listener was opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// Others than this machine would reach it, and it was not asked for.
     #[error(
-        "will not listen on {addr}: others than this machine could reach it, and there is neither \
-         encryption nor authentication. Listen on a loopback address (127.0.0.1 or [::1]), or set \
-         `insecure` if everybody who reaches that address may take and break locks"
+        "will not listen on {addr}: others than this machine could reach it, and {missing}. Or listen on a loopback address \
+         (127.0.0.1 or [::1]), or set `insecure` if everybody who reaches that address may take and break locks"
     )]
     Insecure {
         /// What was asked for.
         addr: SocketAddr,
+        /// What is missing there, and how to have it.
+        missing: &'static str,
     },
     /// Another process listens there.
     #[error(
@@ -44,6 +52,14 @@ pub enum ListenError {
         /// What was asked for.
         addr: SocketAddr,
     },
+    /// A Unix socket cannot be made there.
+    #[error("cannot listen on {}: {why}", path.display())]
+    Socket {
+        /// What was asked for.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
     /// Anything else.
     #[error("cannot listen on {addr}: {error}")]
     Io {
@@ -54,18 +70,109 @@ pub enum ListenError {
     },
 }
 
-/// Refuses to be reached by other machines unless that was asked for.
-pub fn check_listen(addr: SocketAddr, insecure: bool) -> Result<(), ListenError> {
-    if insecure || addr.ip().to_canonical().is_loopback() {
-        Ok(())
-    } else {
-        Err(ListenError::Insecure { addr })
+/// What keeps strangers out of a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Protection {
+    /// Connections are encrypted.
+    pub tls: bool,
+    /// Callers must say who they are.
+    pub login: bool,
+}
+
+impl Protection {
+    /// Nothing does.
+    pub const NONE: Protection = Protection {
+        tls: false,
+        login: false,
+    };
+
+    fn missing(self) -> Option<&'static str> {
+        match (self.tls, self.login) {
+            (true, true) => None,
+            (false, true) => Some("it is not encrypted. Set tls.cert_file and tls.key_file"),
+            (true, false) => Some(
+                "it takes calls of everybody. Set auth.tokens_file or tls.client_ca_file, so that clients must say who they are",
+            ),
+            (false, false) => Some(
+                "it is neither encrypted nor are its clients known. Set tls.cert_file and tls.key_file, and auth.tokens_file or \
+                 tls.client_ca_file",
+            ),
+        }
     }
 }
 
+/// Refuses to be reached by other machines without protection, unless that was asked for.
+pub fn check_listen(
+    addr: SocketAddr,
+    protection: Protection,
+    insecure: bool,
+) -> Result<(), ListenError> {
+    match protection.missing() {
+        Some(missing) if !insecure && !addr.ip().to_canonical().is_loopback() => {
+            Err(ListenError::Insecure { addr, missing })
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// A listener of the server.
+pub enum ServerListener {
+    /// Over TCP.
+    Tcp(TcpListener),
+    /// On a Unix socket.
+    Unix(SocketListener),
+}
+
+impl From<TcpListener> for ServerListener {
+    fn from(listener: TcpListener) -> ServerListener {
+        ServerListener::Tcp(listener)
+    }
+}
+
+/// A listener on a Unix socket, which goes with it.
+pub struct SocketListener {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Drop for SocketListener {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::debug!(path = %self.path.display(), %error, "a socket was not removed");
+        }
+    }
+}
+
+/// Opens a Unix socket, for its owner and its group. One that nobody listens on is replaced; anything else that is there stays.
+pub async fn bind_socket(path: &Path) -> Result<SocketListener, ListenError> {
+    let refused = |why: String| ListenError::Socket {
+        path: path.to_owned(),
+        why,
+    };
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(refused(error.to_string())),
+        Ok(there) if !there.file_type().is_socket() => {
+            return Err(refused("something that is no socket is there".to_owned()));
+        }
+        Ok(_) => match UnixStream::connect(path).await {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path).map_err(|error| refused(error.to_string()))?;
+            }
+            Ok(_) => return Err(refused("another process listens there".to_owned())),
+            Err(error) => return Err(refused(error.to_string())),
+        },
+    }
+    let listener = UnixListener::bind(path).map_err(|error| refused(error.to_string()))?;
+    let path = path.to_owned();
+    let socket = SocketListener { listener, path };
+    let mode = std::fs::Permissions::from_mode(SOCKET_MODE);
+    std::fs::set_permissions(&socket.path, mode).map_err(|error| refused(error.to_string()))?;
+    Ok(socket)
+}
+
 /// Opens a listener. Port 0 takes a free port; its `local_addr` says which.
-pub async fn bind(addr: SocketAddr, insecure: bool) -> Result<TcpListener, ListenError> {
-    check_listen(addr, insecure)?;
+pub async fn bind(addr: SocketAddr) -> Result<TcpListener, ListenError> {
     TcpListener::bind(addr)
         .await
         .map_err(|error| match error.kind() {
@@ -78,8 +185,8 @@ pub async fn bind(addr: SocketAddr, insecure: bool) -> Result<TcpListener, Liste
 
 /// The connections of all listeners, without Nagle's delay. Never ends, unless there is no listener.
 pub(super) fn connections(
-    listeners: Vec<TcpListener>,
-) -> impl Stream<Item = Result<TcpStream, io::Error>> {
+    listeners: Vec<ServerListener>,
+) -> impl Stream<Item = Result<ServerWire, io::Error>> + Send {
     select_all(listeners.into_iter().map(|listener| {
         Box::pin(stream::unfold(listener, |listener| async {
             Some((Ok(accepted(&listener).await), listener))
@@ -88,15 +195,22 @@ pub(super) fn connections(
 }
 
 /// The next connection. A failure to accept one is no reason to end, nor to spin.
-async fn accepted(listener: &TcpListener) -> TcpStream {
+async fn accepted(listener: &ServerListener) -> ServerWire {
     loop {
-        match listener.accept().await {
-            Ok((connection, _peer)) => {
+        let accepted = match listener {
+            ServerListener::Tcp(listener) => listener.accept().await.map(|(connection, _peer)| {
                 if let Err(error) = connection.set_nodelay(true) {
                     tracing::debug!(%error, "TCP_NODELAY was not set");
                 }
-                return connection;
+                ServerWire::from(connection)
+            }),
+            ServerListener::Unix(socket) => {
+                let accepted = socket.listener.accept().await;
+                accepted.map(|(connection, _peer)| ServerWire::from(connection))
             }
+        };
+        match accepted {
+            Ok(connection) => return connection,
             Err(error) => {
                 tracing::warn!(%error, "a connection was not accepted");
                 sleep(ACCEPT_AGAIN).await;
@@ -110,27 +224,80 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_machines_are_admitted_only_where_asked_for() {
+    fn other_machines_are_admitted_only_with_protection_or_where_asked_for() {
+        let all = Protection {
+            tls: true,
+            login: true,
+        };
         for loopback in [
             "127.0.0.1:1",
             "127.8.8.8:1",
             "[::1]:1",
             "[::ffff:127.0.0.1]:1",
         ] {
-            assert!(check_listen(loopback.parse().unwrap(), false).is_ok());
+            assert!(check_listen(loopback.parse().unwrap(), Protection::NONE, false).is_ok());
         }
         for open in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1"] {
             let addr = open.parse().unwrap();
-            let refused = check_listen(addr, false).unwrap_err().to_string();
-            assert!(refused.contains("insecure"), "{refused}");
-            assert!(check_listen(addr, true).is_ok());
+            for (protection, missing) in [
+                (Protection::NONE, "neither encrypted nor"),
+                (
+                    Protection { tls: false, ..all },
+                    "not encrypted. Set tls.cert_file",
+                ),
+                (
+                    Protection {
+                        login: false,
+                        ..all
+                    },
+                    "calls of everybody. Set auth.tokens_file",
+                ),
+            ] {
+                let refused = check_listen(addr, protection, false)
+                    .unwrap_err()
+                    .to_string();
+                assert!(
+                    refused.contains(missing) && refused.contains("`insecure`"),
+                    "{refused}"
+                );
+                assert!(check_listen(addr, protection, true).is_ok());
+            }
+            assert!(check_listen(addr, all, false).is_ok());
         }
     }
 
     #[tokio::test]
     async fn a_taken_port_is_said_to_be_taken() {
-        let first = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
-        let second = bind(first.local_addr().unwrap(), false).await;
+        let first = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let second = bind(first.local_addr().unwrap()).await;
         assert!(matches!(second, Err(ListenError::Taken { .. })));
+    }
+
+    #[tokio::test]
+    async fn a_socket_is_made_where_nothing_is_or_nobody_listens_and_goes_with_its_listener() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("fermata.sock");
+        let listening = bind_socket(&path).await.unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o660);
+        let refused = bind_socket(&path).await.err().unwrap().to_string();
+        assert!(
+            refused.contains("another process listens there"),
+            "{refused}"
+        );
+        drop(listening);
+        assert!(!path.exists());
+
+        // Of a process that was killed.
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        drop(bind_socket(&path).await.unwrap());
+
+        std::fs::write(&path, "a file").unwrap();
+        let refused = bind_socket(&path).await.err().unwrap().to_string();
+        assert!(refused.contains("no socket is there"), "{refused}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"a file");
+        let long = directory.path().join("x".repeat(120));
+        assert!(bind_socket(&long).await.is_err());
     }
 }

@@ -159,9 +159,16 @@ fn the_chart_knows_every_setting() {
     );
     // The volume.
     assert!(exist.remove("data_dir"));
-    // The chart is for one replica on the embedded store.
-    for of_several in ["store.kind", "store.cassandra.", "peers.", "commit"] {
-        exist.retain(|name| !name.starts_with(of_several));
+    // The chart is for one replica on the embedded store, in a network that is trusted.
+    for not_there in [
+        "store.kind",
+        "store.cassandra.",
+        "peers.",
+        "commit",
+        "tls.",
+        "auth.",
+    ] {
+        exist.retain(|name| !name.starts_with(not_there));
     }
     let mut known = BTreeSet::new();
     leaves("", &schema()["properties"]["config"], &mut known);

@@ -7,6 +7,8 @@
     reason = "a test fails by panicking"
 )]
 
+mod access;
+mod access_rules;
 mod bad_input;
 mod both_ways;
 mod capabilities;

@@ -155,8 +155,8 @@ impl Pair {
             .unwrap()
         };
 
-        let clients = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
-        let peers = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
+        let clients = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let peers = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let clients_at = clients.local_addr().unwrap().to_string();
         let peers_at = peers.local_addr().unwrap().to_string();
         let first = start("first", clients_at.clone(), peers_at).await;

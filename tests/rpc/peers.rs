@@ -47,7 +47,7 @@ pub fn client() -> PeerClient {
 fn context() -> CallContext {
     CallContext {
         deadline: Deadline::of_headers(&http::HeaderMap::new()),
-        identity: "ann".to_owned(),
+        login: fermata::access::Login::passed_on("ann"),
         zone: "west".into(),
         limits: Arc::new(Limits::default()),
         ids: Arc::new(SystemIds),
@@ -87,8 +87,8 @@ impl Called {
     pub async fn by(peers: PeerClient) -> Called {
         let directory = tempfile::tempdir().unwrap();
         let store = EmbeddedStore::open(EmbeddedOptions::new(directory.path())).unwrap();
-        let listener = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
-        let peer_listener = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
+        let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let peer_listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let clients = format!("http://{}", listener.local_addr().unwrap());
         let address = peer_listener.local_addr().unwrap().to_string();
         let peers = Arc::new(peers);

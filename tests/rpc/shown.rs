@@ -39,8 +39,8 @@ struct Replica {
 async fn start(shared: &Arc<Shared>, number: usize, write_back: bool) -> Replica {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let link = StoreLink::to(shared, &clock);
-    let listener = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
-    let peer_listener = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
+    let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let peer_listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let peers = Arc::new(client());
     let engine = Engine::start(EngineOptions {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fermata::access::Access;
 use fermata::clock::{SystemClock, SystemIds};
 use fermata::engine::{Engine, EngineOptions, NoPeers, Packing, REPLICA_TTL};
 use fermata::limits::Limits;
@@ -51,21 +52,40 @@ impl World {
     }
 
     pub async fn with_grace(limits: Limits, grace: Duration) -> World {
-        World::start(limits, grace, Vec::new()).await
+        World::start(limits, grace, (Vec::new(), Access::open())).await
+    }
+
+    /// For clients who may do what this allows only.
+    pub async fn with_access(access: Access) -> World {
+        World::start(
+            Limits::default(),
+            Duration::from_secs(10),
+            (Vec::new(), access),
+        )
+        .await
     }
 
     /// With a table besides `default`.
     pub async fn with_table(name: &str) -> World {
         let tables = vec![TableName::parse(name).unwrap()];
-        World::start(Limits::default(), Duration::from_secs(10), tables).await
+        World::start(
+            Limits::default(),
+            Duration::from_secs(10),
+            (tables, Access::open()),
+        )
+        .await
     }
 
-    async fn start(limits: Limits, grace: Duration, tables: Vec<TableName>) -> World {
+    async fn start(
+        limits: Limits,
+        grace: Duration,
+        (tables, access): (Vec<TableName>, Access),
+    ) -> World {
         limits.check().unwrap();
         let directory = tempfile::tempdir().unwrap();
         let store = EmbeddedStore::open(EmbeddedOptions::new(directory.path())).unwrap();
         let (lever, store) = Levered::pair(Arc::new(store).store());
-        let listener = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
+        let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let addr = listener.local_addr().unwrap();
         let engine = Engine::start(EngineOptions {
             store,
@@ -85,7 +105,9 @@ impl World {
         .await
         .unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let server = Server::new(engine.clone(), Arc::new(SystemIds)).with_grace(grace);
+        let server = Server::new(engine.clone(), Arc::new(SystemIds))
+            .with_grace(grace)
+            .with_access(access);
         let server = tokio::spawn(server.serve_tcp(vec![listener], async {
             let _ = stopped.await;
         }));

@@ -7,11 +7,14 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "../support/certificates.rs"]
+mod certificates;
 mod counter;
 #[path = "../support/history/mod.rs"]
 mod history;
 mod liveness;
 mod process;
 mod readme;
+mod secured;
 mod settings;
 mod start_stop;

@@ -10,10 +10,11 @@ use fermata_proto::lock_admin_client::LockAdminClient;
 use fermata_proto::lock_service_client::LockServiceClient;
 use tokio::runtime::Handle;
 use tonic::transport::Channel;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use super::answer::Acquired;
 use super::background::Background;
+use super::call_metadata::CallMetadata;
 use super::clock::{BootClock, Clock, Moment};
 use super::confirms::Confirms;
 use super::connections::{Connect, Connections, LongCallLimits, LongCallPermit, LongCallStream};
@@ -21,12 +22,11 @@ use super::endpoint::connector;
 use super::error::ConnectError;
 use super::homes::{self, Homes};
 use super::keep_alive::{KeepAliveLink, KeepAlives};
-use super::options::{ClientOptions, Zone};
+use super::options::ClientOptions;
 use super::pipeline::{Call, Pipeline};
 use super::retry::{Backoff, Verdict, judge};
+use super::token::Token;
 
-/// In which metadata each call says in which zone its client runs.
-pub(super) const ZONE: &str = "fermata-zone";
 /// The largest answer taken. Values are at most 64 MiB by any configuration.
 pub(super) const ANSWER_BYTES_MAX: usize = 65 * 1024 * 1024;
 /// The server is told this much less than what is left, so that its answer still comes in time.
@@ -59,6 +59,13 @@ impl std::fmt::Debug for Client {
     }
 }
 
+fn metadata_of(options: &ClientOptions) -> CallMetadata {
+    CallMetadata {
+        zone: options.zone.clone(),
+        token: options.token.clone(),
+    }
+}
+
 /// An answer, with when it was asked for.
 pub(super) struct Answer<T> {
     pub(super) message: T,
@@ -74,7 +81,7 @@ pub(super) struct Attempt {
     timeout: Duration,
     /// Of a call that stays open: held for as long as that does.
     stream: Option<LongCallStream>,
-    zone: Option<Zone>,
+    metadata: CallMetadata,
 }
 
 impl Attempt {
@@ -90,9 +97,14 @@ impl Attempt {
     pub(super) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         request.set_timeout(self.timeout);
-        if let Some(zone) = &self.zone {
-            request.metadata_mut().insert(ZONE, zone.value().clone());
-        }
+        self.metadata.put_on(&mut request);
+        request
+    }
+
+    /// A request of a call that stays open, without a deadline.
+    pub(super) fn stream_request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        self.metadata.put_on_stream(&mut request);
         request
     }
 
@@ -180,7 +192,7 @@ impl Client {
         };
         Client {
             shared: Arc::new(ClientShared {
-                connections: Connections::new(replicas, limits, options.zone.as_ref()),
+                connections: Connections::new(replicas, limits, &metadata_of(&options)),
                 homes: Homes::default(),
                 keep_alives: KeepAlives::default(),
                 confirms: Confirms::default(),
@@ -216,13 +228,17 @@ impl Client {
         (at, self.attempt_at(at, timeout))
     }
 
+    fn metadata(&self) -> CallMetadata {
+        metadata_of(&self.shared.options)
+    }
+
     fn attempt_at(&self, at: usize, timeout: Duration) -> Attempt {
         Attempt {
             channel: self.shared.connections.calls(at),
             pipeline: (self.shared.options.pipeline).then(|| self.shared.connections.pipeline(at)),
             timeout,
             stream: None,
-            zone: self.shared.options.zone.clone(),
+            metadata: self.metadata(),
         }
     }
 
@@ -243,7 +259,7 @@ impl Client {
             pipeline: None,
             timeout,
             stream: Some(stream),
-            zone: self.shared.options.zone.clone(),
+            metadata: self.metadata(),
         }
     }
 
@@ -355,11 +371,22 @@ impl Client {
         match result {
             Ok(response) => Ok((response, sent)),
             Err(status) => {
+                let status = self.unless_token_was_replaced(status);
                 if matches!(judge(&status), Verdict::Repeat { .. }) {
                     self.leave(at);
                 }
                 Err(self.named(at, status))
             }
+        }
+    }
+
+    /// A token that was refused may have been replaced in its file: then the call may be repeated with that one.
+    fn unless_token_was_replaced(&self, status: Status) -> Status {
+        let token = self.shared.options.token.as_ref();
+        let was_replaced = |token: &Token| token.was_replaced();
+        match status.code() == Code::Unauthenticated && token.is_some_and(was_replaced) {
+            true => Status::unavailable("the token was replaced meanwhile"),
+            false => status,
         }
     }
 

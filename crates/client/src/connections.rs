@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::transport::Channel;
 
-use super::options::Zone;
+use super::call_metadata::CallMetadata;
 use super::pipeline::Pipeline;
 
 /// How many waits that have no stream may ask at the same moment, on the connections for calls.
@@ -62,14 +62,14 @@ impl Connections {
     pub(super) fn new(
         replicas: impl IntoIterator<Item = (String, Connect)>,
         limits: LongCallLimits,
-        zone: Option<&Zone>,
+        metadata: &CallMetadata,
     ) -> Connections {
         let per_connection = limits.per_connection.max(1);
         let replicas = replicas.into_iter().map(|(name, connect)| {
             let calls = connect();
             Replica {
                 name,
-                pipeline: Pipeline::new(calls.clone(), zone.cloned()),
+                pipeline: Pipeline::new(calls.clone(), metadata.clone()),
                 calls,
                 long_calls: Arc::new(LongConnections::new(connect, per_connection)),
             }
@@ -266,7 +266,7 @@ mod tests {
         Connections::new(
             [("a".to_owned(), Box::new(connect) as Connect)],
             limits,
-            None,
+            &CallMetadata::default(),
         )
     }
 

@@ -14,7 +14,7 @@ use fermata_proto::{KeepAliveRequest, KeepAliveResponse};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Request, Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use super::connect::Client;
 use super::retry::{Verdict, judge};
@@ -254,7 +254,7 @@ fn open(client: &Client) -> (usize, Stream) {
     let (requests, queue) = mpsc::channel(RENEWALS_MAX);
     let (endpoint, attempt) = client.attempt(client.options().timeout);
     let opening = async move {
-        let request = Request::new(ReceiverStream::new(queue));
+        let request = attempt.stream_request(ReceiverStream::new(queue));
         Ok(attempt.locks().keep_alive(request).await?.into_inner())
     };
     let phase = Phase::Opening(Box::pin(opening));

@@ -51,6 +51,7 @@
 mod admin;
 mod answer;
 mod background;
+mod call_metadata;
 mod calls;
 mod clock;
 mod confirms;
@@ -80,14 +81,17 @@ mod sent_write;
 mod session;
 #[cfg(test)]
 mod tests;
+mod tls;
+mod token;
 mod validity;
 mod wait;
 mod watch;
 
 pub use answer::{Acquired, Created, LockStatus, Mutation, Renewed, Value};
+pub use call_metadata::CallMetadata;
 pub use clock::{BootClock, Clock, Moment};
 pub use connect::Client;
-pub use endpoint::parse_endpoint;
+pub use endpoint::ParsedEndpoint;
 pub use entry::QueueEntry;
 pub use error::{
     CallError, ConnectError, CreateError, CriticalError, LockError, ReleaseError, SessionError,
@@ -102,3 +106,5 @@ pub use progress::Progress;
 pub use request::{LockRequest, SessionRequest};
 pub use secret_text::public_part;
 pub use session::Session;
+pub use tls::Tls;
+pub use token::{InvalidToken, Token};

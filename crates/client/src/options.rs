@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use tonic::metadata::AsciiMetadataValue;
 
+use super::tls::Tls;
+use super::token::Token;
+
 /// How a client behaves.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
@@ -41,6 +44,11 @@ pub struct ClientOptions {
     /// zone that most of its calls come from; a client that calls the home of a key itself would else say nothing of where it
     /// is. `None`: where the replicas are that it calls.
     pub zone: Option<Zone>,
+    /// The token by which the service knows this client. `None` where it takes calls of everybody, or knows its clients by
+    /// their certificates.
+    pub token: Option<Token>,
+    /// How `https://` endpoints are connected to, which need it.
+    pub tls: Option<Tls>,
 }
 
 /// The name of a zone.
@@ -82,6 +90,8 @@ impl Default for ClientOptions {
             wait_connections_max: 64,
             pipeline: true,
             zone: None,
+            token: None,
+            tls: None,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fermata_proto as proto;
 use tokio::time::sleep;
-use tonic::{Code, Request, Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use super::connect::Client;
 use super::connections::LongCallStream;
@@ -117,7 +117,7 @@ impl Watcher {
                 let (at, attempt) = client.long_attempt(client.options().timeout, permit);
                 self.at = at;
                 // No deadline: the watch lasts as long as the lockRef.
-                let request = Request::new(proto::WatchLockRequest {
+                let request = attempt.stream_request(proto::WatchLockRequest {
                     lock_ref: self.lock_ref.clone(),
                 });
                 let news = attempt.locks().watch_lock(request).await?.into_inner();

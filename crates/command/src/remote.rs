@@ -1,10 +1,11 @@
 //! Which service to talk to, and how to print: the options that all client commands have. They may stand
 //! before the command or after it.
 
+use std::path::PathBuf;
 use std::time::Duration;
 use std::{env, io};
 
-use fermata_client::{Client, ClientOptions};
+use fermata_client::{Client, ClientOptions, Tls, Token};
 use tokio::net::TcpStream;
 
 use crate::failure::Failure;
@@ -17,6 +18,12 @@ const ENDPOINT_DEFAULT: &str = "http://127.0.0.1:7450";
 pub const ENDPOINT_VARIABLE: &str = "FERMATA_ENDPOINT";
 /// The same for the table.
 pub const TABLE_VARIABLE: &str = "FERMATA_TABLE";
+/// Those for what a client is known by, and whom it trusts.
+const TOKEN_VARIABLE: &str = "FERMATA_TOKEN";
+const TOKEN_FILE_VARIABLE: &str = "FERMATA_TOKEN_FILE";
+const CA_VARIABLE: &str = "FERMATA_CA_FILE";
+const CERTIFICATE_VARIABLE: &str = "FERMATA_CERTIFICATE_FILE";
+const KEY_VARIABLE: &str = "FERMATA_CERTIFICATE_KEY_FILE";
 
 /// The options, as given.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
@@ -26,6 +33,22 @@ pub struct Remote {
     /// between] [default: http://127.0.0.1:7450]
     #[arg(long = "endpoint", value_name = "URL")]
     endpoints: Vec<String>,
+
+    /// Trust a server whose certificate is signed by those in this file (PEM); for https:// [env: FERMATA_CA_FILE]
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+
+    /// Show this certificate (PEM) [env: FERMATA_CERTIFICATE_FILE]
+    #[arg(long, value_name = "FILE")]
+    certificate: Option<PathBuf>,
+
+    /// The key of that certificate (PEM) [env: FERMATA_CERTIFICATE_KEY_FILE]
+    #[arg(long, value_name = "FILE")]
+    certificate_key: Option<PathBuf>,
+
+    /// Send the token in this file [env: FERMATA_TOKEN_FILE, or FERMATA_TOKEN for the token itself]
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
 
     /// The table that the key is in [env: FERMATA_TABLE] [default: default]
     #[arg(long, value_name = "TABLE")]
@@ -50,6 +73,12 @@ impl Remote {
             } else {
                 self.endpoints
             },
+            ca: self.ca.or_else(|| before.ca.clone()),
+            certificate: self.certificate.or_else(|| before.certificate.clone()),
+            certificate_key: self
+                .certificate_key
+                .or_else(|| before.certificate_key.clone()),
+            token_file: self.token_file.or_else(|| before.token_file.clone()),
             table: self.table.or_else(|| before.table.clone()),
             timeout: self.timeout.or(before.timeout),
             output: self.output.or(before.output),
@@ -108,7 +137,49 @@ impl Remote {
         if let Some(timeout) = self.timeout() {
             options.timeout = timeout;
         }
+        options.token = self.token()?;
+        options.tls = self.tls()?;
         Ok(Client::connect_with(self.endpoints(), options)?)
+    }
+
+    fn token(&self) -> Result<Option<Token>, Failure> {
+        let file = self
+            .token_file
+            .clone()
+            .or_else(|| path(TOKEN_FILE_VARIABLE));
+        let token = match (file, variable(TOKEN_VARIABLE)) {
+            (Some(file), _) => Token::from_file(file),
+            (None, Some(text)) => Token::from_text(&text),
+            (None, None) => return Ok(None),
+        };
+        match token {
+            Ok(token) => Ok(Some(token)),
+            Err(error) => Err(Failure::usage(error.to_string())),
+        }
+    }
+
+    fn tls(&self) -> Result<Option<Tls>, Failure> {
+        let given = |option: &Option<PathBuf>, name| option.clone().or_else(|| path(name));
+        let own = (
+            given(&self.certificate, CERTIFICATE_VARIABLE),
+            given(&self.certificate_key, KEY_VARIABLE),
+        );
+        let own = match own {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => {
+                return Err(Failure::usage(
+                    "--certificate and --certificate-key belong together",
+                ));
+            }
+        };
+        let Some(ca) = given(&self.ca, CA_VARIABLE) else {
+            return Ok(None);
+        };
+        match Tls::from_files(ca, own) {
+            Ok(tls) => Ok(Some(tls)),
+            Err(error) => Err(Failure::usage(error.to_string())),
+        }
     }
 }
 
@@ -116,7 +187,11 @@ impl Remote {
 /// for that is told at once.
 async fn say_if_nobody_listens(endpoints: Vec<String>, timeout: Duration) {
     for endpoint in &endpoints {
-        let address = endpoint.trim_start_matches("http://").trim_end_matches('/');
+        if endpoint.starts_with("unix:") {
+            return;
+        }
+        let (_, address) = endpoint.split_once("://").unwrap_or(("", endpoint));
+        let address = address.trim_end_matches('/');
         match TcpStream::connect(address).await {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
             // It answers, or what is wrong takes its time to show.
@@ -128,6 +203,10 @@ async fn say_if_nobody_listens(endpoints: Vec<String>, timeout: Duration) {
         endpoints.join(", "),
         Span::from_duration(timeout)
     );
+}
+
+fn path(name: &str) -> Option<PathBuf> {
+    variable(name).map(PathBuf::from)
 }
 
 /// An environment variable that is set to something.

@@ -10,6 +10,20 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{CertificateError, Error, RootCertStore};
 
+/// Which file cannot be used, by its setting, and why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FileError {
+    /// Who is trusted.
+    #[error("ca_file: {0}")]
+    Ca(String),
+    /// The certificate.
+    #[error("cert_file: {0}")]
+    Certificate(String),
+    /// The key, by itself or with the certificate.
+    #[error("key_file: {0}")]
+    Key(String),
+}
+
 /// Named, so that a second provider that is linked one day changes nothing.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())

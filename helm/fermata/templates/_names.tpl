@@ -52,7 +52,7 @@ values file are floating-point to Helm. JSON's strings are TOML's.
 */}}
 {{- define "fermata.toml" -}}
 {{- if not .Values.config.insecure }}
-{{- fail "config.insecure must be true: a pod must be reached by others, and there is neither encryption nor authentication yet. networkPolicy says who may reach it" }}
+{{- fail "config.insecure must be true: a pod must be reached by others, and the chart sets up neither encryption nor authentication yet. networkPolicy says who may reach it" }}
 {{- end -}}
 listen = {{ .Values.config.listen | toJson }}
 insecure = true

@@ -64,8 +64,10 @@ impl Starting {
     /// On the cluster of this configuration.
     pub fn new(config: &Config) -> Result<Starting, SettingsError> {
         let mut options = cluster::options(&config.store.cassandra)?;
-        let address = config.listen.addresses().first();
-        let address = address.map(ToString::to_string).unwrap_or_default();
+        let address = config.listen.addresses().next();
+        let address = address
+            .map(|address| address.to_string())
+            .unwrap_or_default();
         options.preferred_node = preferred_node(&super::name(config, &address));
         let schema = Schema {
             keyspace: options.keyspace.clone(),

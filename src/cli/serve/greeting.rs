@@ -8,8 +8,11 @@ use crate::lock::ReplicaId;
 const CLIENT_DEFAULT: &str = "127.0.0.1:7450";
 
 /// Where clients and other replicas are listened to.
-pub fn listening(addresses: &[String], peer_addresses: &[String]) {
-    let clients = addresses.iter().map(|at| format!("listening on {at}\n"));
+pub fn listening(addresses: &[String], sockets: &[String], peer_addresses: &[String]) {
+    let clients = addresses
+        .iter()
+        .chain(sockets)
+        .map(|at| format!("listening on {at}\n"));
     let replicas = peer_addresses
         .iter()
         .map(|at| format!("listening on {at} for other replicas\n"));

@@ -8,49 +8,57 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
+use super::reload::Watched;
 use super::{ServeError, greeting};
+use crate::access::{Access, AccessFiles};
 use crate::cli::cluster;
 use crate::cli::replica::Made;
 use crate::cli::replica::cassandra::Starting;
-use crate::config::{Config, Listen, StoreKind};
+use crate::config::{Config, Listen, ListenAt, StoreKind};
 use crate::engine::{Engine, NoPeers};
-use crate::server::{self, PeerClient, PeerSecret, PeerTls};
+use crate::server::{self, ClientTls, PeerClient, PeerSecret, PeerTls, ServerListener};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
 
 /// The listeners, and where they are.
 pub struct Net {
-    pub listeners: Vec<TcpListener>,
+    pub listeners: Vec<ServerListener>,
+    /// Where clients reach those over TCP …
     pub addresses: Vec<String>,
+    /// … and the others.
+    pub sockets: Vec<String>,
     pub peer_listeners: Vec<TcpListener>,
     pub peer_addresses: Vec<String>,
 }
 
 impl Net {
     pub async fn bind(config: &Config) -> Result<Net, ServeError> {
-        let (listeners, addresses) = listen(Some(&config.listen), config.insecure).await?;
-        let (peer_listeners, peer_addresses) = listen(
-            config.peers.listen.as_ref(),
-            config.peers.may_be_reached(config.insecure),
-        )
-        .await?;
+        let (listeners, addresses) = listen(Some(&config.listen)).await?;
+        let mut listeners: Vec<ServerListener> =
+            listeners.into_iter().map(ServerListener::Tcp).collect();
+        let mut sockets = Vec::new();
+        for at in config.listen.all() {
+            if let ListenAt::Socket(path) = at {
+                listeners.push(ServerListener::Unix(server::bind_socket(path).await?));
+                sockets.push(at.to_string());
+            }
+        }
+        let (peer_listeners, peer_addresses) = listen(config.peers.listen.as_ref()).await?;
         Ok(Net {
             listeners,
             addresses,
+            sockets,
             peer_listeners,
             peer_addresses,
         })
     }
 }
 
-/// Opens the listeners; with where they are.
-async fn listen(
-    wanted: Option<&Listen>,
-    insecure: bool,
-) -> Result<(Vec<TcpListener>, Vec<String>), ServeError> {
+/// Opens the listeners over TCP; with where they are.
+async fn listen(wanted: Option<&Listen>) -> Result<(Vec<TcpListener>, Vec<String>), ServeError> {
     let mut listeners = Vec::new();
     let mut addresses = Vec::new();
-    for &address in wanted.map_or(&[][..], Listen::addresses) {
-        let listener = server::bind(address, insecure).await?;
+    for address in wanted.into_iter().flat_map(Listen::addresses) {
+        let listener = server::bind(address).await?;
         let given = listener.local_addr().map_err(|source| ServeError::System {
             what: "find out which port was given",
             source,
@@ -59,6 +67,42 @@ async fn listen(
         addresses.push(given.to_string());
     }
     Ok((listeners, addresses))
+}
+
+/// How clients are served: encrypted, and known.
+pub struct Protected {
+    pub tls: Option<ClientTls>,
+    pub access: Access,
+}
+
+impl Protected {
+    /// Reads the files that the configuration names.
+    pub fn new(config: &Config) -> Result<Protected, ServeError> {
+        let tls = config.tls.files().map(ClientTls::read).transpose();
+        let policy = config.auth.files().read(config.tls.knows_clients())?;
+        Ok(Protected {
+            tls: tls.map_err(ServeError::ClientTls)?,
+            access: Access::new(policy),
+        })
+    }
+
+    /// What is to be taken again when its files change.
+    pub fn watched(&self, config: &Config, peers: Option<&PeerClient>) -> Vec<Watched> {
+        let mut watched = Vec::new();
+        if let (Some(tls), Some(files)) = (&self.tls, config.tls.files()) {
+            watched.push(Watched::client_tls(tls.clone(), &files));
+        }
+        let files = config.auth.files();
+        if files != AccessFiles::default() {
+            let certificates = config.tls.knows_clients();
+            watched.push(Watched::access(self.access.clone(), files, certificates));
+        }
+        let peer_tls = peers.and_then(PeerClient::tls);
+        if let (Some(tls), Some(files)) = (peer_tls, config.peers.tls.files()) {
+            watched.push(Watched::peer_tls(tls.clone(), &files));
+        }
+        watched
+    }
 }
 
 /// What the configuration names, read before anything is opened.
@@ -93,7 +137,8 @@ impl Prepared {
                         let secret = PeerSecret::parse(&cluster::file("peers.secret_file", path)?)?;
                         let client = PeerClient::new(secret, &config.limits);
                         let tls = config.peers.tls.files();
-                        let tls = tls.map(|files| PeerTls::read(&files)).transpose()?;
+                        let tls = tls.map(|files| PeerTls::read(&files)).transpose();
+                        let tls = tls.map_err(ServeError::PeerTls)?;
                         Some(Arc::new(match tls {
                             Some(tls) => client.with_tls(tls),
                             None => client,

@@ -7,6 +7,7 @@ use tracing::Span;
 use tracing::field::display;
 
 use super::{CallContext, Target, UnaryCall};
+use crate::access::{Verb, Verbs};
 use crate::engine::{CreateCall, Engine, EngineError};
 use crate::lock::Secret;
 use crate::rpc::answer;
@@ -28,7 +29,7 @@ impl UnaryCall for CreateLockRef {
 
     fn parse(mut ask: CreateLockRefRequest, context: &CallContext) -> Result<Self, Invalid> {
         let limits = &context.limits;
-        let identity = &context.identity;
+        let identity = context.identity();
         let id = parse::key_id(&ask.key, &ask.table, limits)?;
         let request_id = parse::request_id(&ask.request_id, || context.ids.uuid())?;
         let secret = Secret::of_entry(identity, &id, request_id);
@@ -38,7 +39,7 @@ impl UnaryCall for CreateLockRef {
             live_by: parse::live_by((&ask.session, identity), ask.ttl.as_ref(), limits)?,
             mode: parse::mode(ask.mode)?,
             owner: parse::owner(ask.owner.clone(), limits)?,
-            identity: identity.clone(),
+            identity: identity.to_owned(),
             read_value: ask.read_value,
         };
         ask.request_id = request_id.to_string();
@@ -47,6 +48,10 @@ impl UnaryCall for CreateLockRef {
 
     fn target(&self) -> Target {
         Target::Key(self.call.id.clone())
+    }
+
+    fn needs(&self) -> Verbs {
+        Verbs::from(Verb::Lock).and(self.ask.read_value, Verb::Read)
     }
 
     fn changes(&self) -> bool {

@@ -12,6 +12,7 @@ use prost::Message;
 use tokio::time::Instant;
 
 use super::{CallContext, Target, UnaryCall};
+use crate::access::{Verb, Verbs};
 use crate::engine::{Done, Engine, EngineError, Mutation};
 use crate::limits::Limits;
 use crate::lock::LockRef;
@@ -35,7 +36,7 @@ impl UnaryCall for AcquireLock {
     type Answer = AcquireLockResponse;
 
     fn parse(ask: AcquireLockRequest, context: &CallContext) -> Result<Self, Invalid> {
-        let lock_ref = parse::lock_ref(&ask.lock_ref, &context.identity)?;
+        let lock_ref = parse::lock_ref(&ask.lock_ref, context.identity())?;
         let wait = parse::wait(ask.wait.as_ref(), &context.limits)?;
         let now = Instant::now();
         let wait = match context.deadline.wait_until() {
@@ -52,6 +53,10 @@ impl UnaryCall for AcquireLock {
 
     fn target(&self) -> Target {
         Target::LockRef(self.lock_ref.clone())
+    }
+
+    fn needs(&self) -> Verbs {
+        Verbs::from(Verb::Lock).and(self.ask.read_value, Verb::Read)
     }
 
     fn answer_by(&self, context: &CallContext) -> Instant {
@@ -115,13 +120,17 @@ impl UnaryCall for ReleaseLock {
     type Answer = ReleaseLockResponse;
 
     fn parse(ask: ReleaseLockRequest, context: &CallContext) -> Result<Self, Invalid> {
-        let lock_ref = parse::lock_ref(&ask.lock_ref, &context.identity)?;
+        let lock_ref = parse::lock_ref(&ask.lock_ref, context.identity())?;
         let put = parse::mutation(ask.put.clone(), &context.limits)?;
         Ok(ReleaseLock { ask, lock_ref, put })
     }
 
     fn target(&self) -> Target {
         Target::LockRef(self.lock_ref.clone())
+    }
+
+    fn needs(&self) -> Verbs {
+        Verbs::from(Verb::Lock).and(self.put.is_some(), Verb::Write)
     }
 
     fn is_write(&self) -> bool {
@@ -155,12 +164,16 @@ impl UnaryCall for CriticalGet {
     type Answer = CriticalGetResponse;
 
     fn parse(ask: CriticalGetRequest, context: &CallContext) -> Result<Self, Invalid> {
-        let lock_ref = parse::lock_ref(&ask.lock_ref, &context.identity)?;
+        let lock_ref = parse::lock_ref(&ask.lock_ref, context.identity())?;
         Ok(CriticalGet { ask, lock_ref })
     }
 
     fn target(&self) -> Target {
         Target::LockRef(self.lock_ref.clone())
+    }
+
+    fn needs(&self) -> Verbs {
+        Verb::Read.into()
     }
 
     fn ask(&self) -> Cow<'_, CriticalGetRequest> {
@@ -264,7 +277,7 @@ impl<A: WriteAsk> UnaryCall for CriticalWrite<A> {
 
     fn parse(ask: A, context: &CallContext) -> Result<Self, Invalid> {
         Ok(CriticalWrite {
-            lock_ref: parse::lock_ref(ask.lock_ref(), &context.identity)?,
+            lock_ref: parse::lock_ref(ask.lock_ref(), context.identity())?,
             mutation: ask.mutation(&context.limits)?,
             ask,
         })
@@ -272,6 +285,10 @@ impl<A: WriteAsk> UnaryCall for CriticalWrite<A> {
 
     fn target(&self) -> Target {
         Target::LockRef(self.lock_ref.clone())
+    }
+
+    fn needs(&self) -> Verbs {
+        Verb::Write.into()
     }
 
     fn is_write(&self) -> bool {

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use fermata_proto::{ForceReleaseRequest, ForceReleaseResponse};
 
 use super::{CallContext, Target, UnaryCall};
+use crate::access::{Verb, Verbs};
 use crate::engine::{Engine, EngineError};
 use crate::lock::EntryName;
 use crate::rpc::parse::{self, Invalid};
@@ -16,6 +17,18 @@ pub struct ForceRelease {
     name: EntryName,
     by: String,
     why: String,
+}
+
+impl ForceRelease {
+    /// The entry.
+    pub fn name(&self) -> &EntryName {
+        &self.name
+    }
+
+    /// By whom and why, as they say.
+    pub fn words(&self) -> (&str, &str) {
+        (&self.by, &self.why)
+    }
 }
 
 impl UnaryCall for ForceRelease {
@@ -33,6 +46,10 @@ impl UnaryCall for ForceRelease {
 
     fn target(&self) -> Target {
         Target::Entry(self.name.clone())
+    }
+
+    fn needs(&self) -> Verbs {
+        Verb::Admin.into()
     }
 
     fn changes(&self) -> bool {

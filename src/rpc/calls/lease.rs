@@ -9,6 +9,7 @@ use fermata_proto::{
 use tonic::Status;
 
 use super::{CallContext, Target, UnaryCall};
+use crate::access::{Verb, Verbs};
 use crate::engine::{Engine, EngineError, LeaseId, SessionCall};
 use crate::lock::{Secret, SessionId};
 use crate::rpc::parse::{self, Invalid};
@@ -33,13 +34,13 @@ impl UnaryCall for OpenSession {
         let ttl_ms = parse::ttl_ms(ask.ttl.as_ref(), limits)?;
         let grace = ask.disconnect_grace.as_ref();
         let request_id = parse::request_id(&ask.request_id, || context.ids.uuid())?;
-        let secret = Secret::of_session(&context.identity, request_id);
+        let secret = Secret::of_session(context.identity(), request_id);
         let call = SessionCall {
-            id: secret.session(&context.identity),
+            id: secret.session(context.identity()),
             ttl_ms,
             disconnect_grace_ms: parse::disconnect_grace_ms(grace, ttl_ms, limits)?,
             owner: parse::owner(ask.owner.clone(), limits)?,
-            identity: context.identity.clone(),
+            identity: context.identity().to_owned(),
         };
         ask.request_id = request_id.to_string();
         Ok(OpenSession { ask, secret, call })
@@ -47,6 +48,10 @@ impl UnaryCall for OpenSession {
 
     fn target(&self) -> Target {
         Target::Session(self.call.id)
+    }
+
+    fn needs(&self) -> Verbs {
+        Verb::Lock.into()
     }
 
     fn changes(&self) -> bool {
@@ -80,12 +85,16 @@ impl UnaryCall for RenewSession {
     type Answer = RenewSessionResponse;
 
     fn parse(ask: RenewSessionRequest, context: &CallContext) -> Result<Self, Invalid> {
-        let lease = parse::lease(&ask.session, &context.identity)?;
+        let lease = parse::lease(&ask.session, context.identity())?;
         Ok(RenewSession { ask, lease })
     }
 
     fn target(&self) -> Target {
         Target::from(&self.lease)
+    }
+
+    fn needs(&self) -> Verbs {
+        Verb::Lock.into()
     }
 
     fn ask(&self) -> Cow<'_, RenewSessionRequest> {
@@ -137,12 +146,16 @@ impl UnaryCall for KeepAlive {
     type Answer = KeepAliveResponse;
 
     fn parse(ask: KeepAliveRequest, context: &CallContext) -> Result<Self, Invalid> {
-        let lease = parse::lease(&ask.session, &context.identity)?;
+        let lease = parse::lease(&ask.session, context.identity())?;
         Ok(KeepAlive { ask, lease })
     }
 
     fn target(&self) -> Target {
         Target::from(&self.lease)
+    }
+
+    fn needs(&self) -> Verbs {
+        Verb::Lock.into()
     }
 
     fn ask(&self) -> Cow<'_, KeepAliveRequest> {
@@ -182,12 +195,16 @@ impl UnaryCall for CloseSession {
     type Answer = CloseSessionResponse;
 
     fn parse(ask: CloseSessionRequest, context: &CallContext) -> Result<Self, Invalid> {
-        let session = parse::session(&ask.session, &context.identity)?;
+        let session = parse::session(&ask.session, context.identity())?;
         Ok(CloseSession { ask, session })
     }
 
     fn target(&self) -> Target {
         Target::Session(self.session)
+    }
+
+    fn needs(&self) -> Verbs {
+        Verb::Lock.into()
     }
 
     fn changes(&self) -> bool {

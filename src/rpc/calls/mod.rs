@@ -26,6 +26,7 @@ pub use lease::{CloseSession, KeepAlive, OpenSession, RenewSession};
 use super::deadline::Deadline;
 use super::parse::Invalid;
 use super::status;
+use crate::access::{Login, Verbs};
 use crate::clock::Ids;
 use crate::engine::{Engine, EngineError, LeaseId};
 use crate::limits::Limits;
@@ -37,8 +38,8 @@ use crate::rpc::peer::proto::Method;
 pub struct CallContext {
     /// When it came in, and how long its caller listens.
     pub deadline: Deadline,
-    /// Who asks, as far as the server knows.
-    pub identity: String,
+    /// Who asks.
+    pub login: Login,
     /// The zone that it comes from: as its caller says, else that of the replica that was asked. May be empty.
     pub zone: Arc<str>,
     /// The limits in force.
@@ -48,6 +49,11 @@ pub struct CallContext {
 }
 
 impl CallContext {
+    /// Who asks, as far as the server knows; empty where it does not.
+    pub fn identity(&self) -> &str {
+        &self.login.identity
+    }
+
     /// When a call without a wait must be answered.
     fn answer_by(&self) -> Instant {
         self.deadline.answer_by_or(self.limits.call_max())
@@ -122,6 +128,9 @@ pub trait UnaryCall: Sized + Send + Sync + 'static {
     fn answer_by(&self, context: &CallContext) -> Instant {
         context.answer_by()
     }
+
+    /// What its caller must be allowed to do to that.
+    fn needs(&self) -> Verbs;
 
     /// It writes a value: what may have been done is not done once more.
     fn is_write(&self) -> bool {

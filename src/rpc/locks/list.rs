@@ -11,6 +11,7 @@ use tracing::field::display;
 use super::describe::fill_in_lease;
 use super::merge::{ListedKey, ListedRow, OfHome, merge};
 use super::{KeySources, asked_within};
+use crate::access::Scope;
 use crate::engine::{Described, EngineError, KeyFilter, Page, Peer, ServedKeys};
 use crate::limits::Limits;
 use crate::lock::{Key, ReplicaId};
@@ -51,6 +52,11 @@ impl ListLocks {
             size,
             listing,
         })
+    }
+
+    /// Of which keys it tells.
+    pub fn scope(&self) -> Scope<'_> {
+        Scope::Prefix(&self.filter.table, &self.filter.prefix)
     }
 
     /// Lists the keys: with write-back as the live replicas have them, as far as they answer in time.

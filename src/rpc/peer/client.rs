@@ -197,7 +197,7 @@ impl PeerClient {
         let message = ForwardWatchRequest {
             to: id_bytes(to.id.0),
             request: ask.encode_to_vec().into(),
-            identity: context.identity.clone(),
+            identity: context.identity().to_owned(),
         };
         let mut client = match self.client(to, true) {
             Ok(client) => client,
@@ -388,7 +388,7 @@ fn forwarded(
         to: id_bytes(to.id.0),
         method: method.into(),
         request: ask.encode_to_vec().into(),
-        identity: context.identity.clone(),
+        identity: context.identity().to_owned(),
         zone: context.zone.to_string(),
     }
 }

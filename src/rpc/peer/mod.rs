@@ -14,7 +14,7 @@ pub use client::{PING_EVERY, PING_TIMEOUT, PeerClient};
 pub use connect::{Dial, Wire};
 pub use secret::{PeerSecret, SecretError};
 pub use service::{PeerRpc, STREAMS_MAX};
-pub use tls::{PeerTls, PeerTlsError, PeerTlsFiles};
+pub use tls::{PeerTls, PeerTlsFiles};
 
 use uuid::Uuid;
 

@@ -26,6 +26,7 @@ use super::proto::{
     forward_response, forward_watch_response, renew_session_response,
 };
 use super::{PeerClient, PeerSecret, id_bytes, message_bytes_max, shown};
+use crate::access::Login;
 use crate::clock::Ids;
 use crate::engine::{Engine, EngineError};
 use crate::limits::Limits;
@@ -93,10 +94,10 @@ impl PeerRpc {
         tonic::service::interceptor::InterceptedService::new(server, knows_secret)
     }
 
-    fn context(&self, deadline: Deadline, identity: String, zone: &str) -> CallContext {
+    fn context(&self, deadline: Deadline, identity: &str, zone: &str) -> CallContext {
         CallContext {
             deadline,
-            identity,
+            login: Login::passed_on(identity),
             zone: zone.into(),
             limits: Arc::clone(&self.limits),
             ids: Arc::clone(&self.ids),
@@ -267,7 +268,7 @@ impl Peer for PeerRpc {
         let deadline = Deadline::of_request(request.extensions());
         let ask = request.into_inner();
         let method = ask.method();
-        let context = self.context(deadline, ask.identity, &ask.zone);
+        let context = self.context(deadline, &ask.identity, &ask.zone);
         let response = match self.is_meant(&ask.to) {
             Err(unable) => without_key(forward_response::Outcome::Unable(unable)),
             Ok(()) => match method {

@@ -2,9 +2,9 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
-use fermata_tls as tls;
+use fermata_tls::{self as tls, FileError};
 use rustls::pki_types::ServerName;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ServerConfig};
@@ -26,36 +26,84 @@ pub struct PeerTlsFiles {
     pub key_file: PathBuf,
 }
 
-/// Which of the files cannot be used, and why.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PeerTlsError {
-    /// Who is trusted.
-    #[error("ca_file: {0}")]
-    Ca(String),
-    /// The certificate.
-    #[error("cert_file: {0}")]
-    Certificate(String),
-    /// The key, by itself or with the certificate.
-    #[error("key_file: {0}")]
-    Key(String),
+impl PeerTlsFiles {
+    /// All of them.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        [&self.ca_file, &self.cert_file, &self.key_file]
+            .map(Clone::clone)
+            .into()
+    }
 }
 
 /// How a replica speaks TLS to others, in both directions.
+///
+/// Certificates are replaced while it runs: a handshake takes those that are in force when it begins.
 #[derive(Clone)]
 pub struct PeerTls {
+    files: PeerTlsFiles,
+    in_force: Arc<RwLock<InForce>>,
+}
+
+#[derive(Clone)]
+struct InForce {
     calling: TlsConnector,
     called: TlsAcceptor,
 }
 
 impl PeerTls {
     /// Reads the files.
-    pub fn read(files: &PeerTlsFiles) -> Result<PeerTls, PeerTlsError> {
-        let roots = Arc::new(tls::authorities(&files.ca_file).map_err(PeerTlsError::Ca)?);
-        let chain = tls::certificates(&files.cert_file).map_err(PeerTlsError::Certificate)?;
-        let key = tls::key(&files.key_file).map_err(PeerTlsError::Key)?;
-        let unusable = |error| PeerTlsError::Ca(tls::unusable(error));
+    pub fn read(files: &PeerTlsFiles) -> Result<PeerTls, FileError> {
+        Ok(PeerTls {
+            files: files.clone(),
+            in_force: Arc::new(RwLock::new(InForce::read(files)?)),
+        })
+    }
+
+    /// Reads the files again. Where one cannot be used, or they do not go together, all stays as it is.
+    pub fn reload(&self) -> Result<(), FileError> {
+        let read = InForce::read(&self.files)?;
+        *self
+            .in_force
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = read;
+        Ok(())
+    }
+
+    fn in_force(&self) -> InForce {
+        let in_force = self.in_force.read();
+        in_force.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// For the next handshake with another replica that calls.
+    pub fn acceptor(&self) -> TlsAcceptor {
+        self.in_force().called
+    }
+
+    /// To the replica that is reached at this name or IP address. Done once that replica has taken our certificate
+    /// as well: until then it says nothing inside.
+    pub(super) async fn connect<IO>(&self, host: &str, io: IO) -> io::Result<TlsStream<IO>>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin,
+    {
+        let named = ServerName::try_from(host.to_owned());
+        let named = named.map_err(|error| io::Error::other(format!("{host}: {error}")))?;
+        let mut secured = self.in_force().calling.connect(named, io).await?;
+        // Whoever is called says its HTTP/2 settings unasked.
+        match secured.fill_buf().await?.is_empty() {
+            true => Err(io::ErrorKind::UnexpectedEof.into()),
+            false => Ok(secured),
+        }
+    }
+}
+
+impl InForce {
+    fn read(files: &PeerTlsFiles) -> Result<InForce, FileError> {
+        let roots = Arc::new(tls::authorities(&files.ca_file).map_err(FileError::Ca)?);
+        let chain = tls::certificates(&files.cert_file).map_err(FileError::Certificate)?;
+        let key = tls::key(&files.key_file).map_err(FileError::Key)?;
+        let unusable = |error| FileError::Ca(tls::unusable(error));
         let not_a_pair =
-            |error| PeerTlsError::Key(tls::not_a_pair(&files.cert_file, &files.key_file, &error));
+            |error| FileError::Key(tls::not_a_pair(&files.cert_file, &files.key_file, &error));
 
         let mut calling = ClientConfig::builder_with_provider(tls::provider())
             .with_safe_default_protocol_versions()
@@ -67,7 +115,7 @@ impl PeerTls {
 
         let with_certificate = WebPkiClientVerifier::builder_with_provider(roots, tls::provider())
             .build()
-            .map_err(|error| PeerTlsError::Ca(error.to_string()))?;
+            .map_err(|error| FileError::Ca(error.to_string()))?;
         let mut called = ServerConfig::builder_with_provider(tls::provider())
             .with_safe_default_protocol_versions()
             .map_err(unusable)?
@@ -76,31 +124,10 @@ impl PeerTls {
             .map_err(not_a_pair)?;
         called.alpn_protocols = vec![HTTP2.to_vec()];
 
-        Ok(PeerTls {
+        Ok(InForce {
             calling: TlsConnector::from(Arc::new(calling)),
             called: TlsAcceptor::from(Arc::new(called)),
         })
-    }
-
-    /// For the listeners that other replicas call.
-    pub fn acceptor(&self) -> TlsAcceptor {
-        self.called.clone()
-    }
-
-    /// To the replica that is reached at this name or IP address. Done once that replica has taken our certificate
-    /// as well: until then it says nothing inside.
-    pub(super) async fn connect<IO>(&self, host: &str, io: IO) -> io::Result<TlsStream<IO>>
-    where
-        IO: AsyncRead + AsyncWrite + Unpin,
-    {
-        let named = ServerName::try_from(host.to_owned());
-        let named = named.map_err(|error| io::Error::other(format!("{host}: {error}")))?;
-        let mut secured = self.calling.connect(named, io).await?;
-        // Whoever is called says its HTTP/2 settings unasked.
-        match secured.fill_buf().await?.is_empty() {
-            true => Err(io::ErrorKind::UnexpectedEof.into()),
-            false => Ok(secured),
-        }
     }
 }
 

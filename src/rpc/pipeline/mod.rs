@@ -217,6 +217,8 @@ impl Pipe {
         });
         let mut stopping = self.caller.stopping.clone();
         let mut stopped = pin!(stopping.stopped());
+        let caller = Arc::clone(&self.caller);
+        let mut unknown = pin!(caller.router.access().ended(&caller.context.login));
         let mut end = None;
         while !(self.is_idle() && (self.is_stopping || end.is_some())) {
             // Calls that are answered at once would not let any other task run.
@@ -228,6 +230,7 @@ impl Pipe {
                 biased;
                 () = &mut stopped, if !self.is_stopping => self.is_stopping = true,
                 () = &mut deadline, if reads => end = Some(ReadEnd::Orderly),
+                status = &mut unknown, if reads => end = Some(ReadEnd::AtOnce(status)),
                 permit = sender.reserve(), if self.has_frame() => match permit {
                     Ok(permit) => permit.send(Ok(self.frame())),
                     Err(_gone) => return,

@@ -11,10 +11,12 @@ use tracing::Span;
 use super::homes::{Homes, KnownHome};
 use super::hops::{self, ForwardOutcome, Step, route};
 use super::served::Served;
+use crate::access::{Login, Verb};
 use crate::clock::Ids;
 use crate::engine::{Engine, EngineError, Peer, Presence, Watch};
 use crate::limits::Limits;
 use crate::lock::{LockRef, SessionId};
+use crate::rpc::AccessCheck;
 use crate::rpc::calls::{AcquireLock, CallContext, Target, UnaryCall};
 use crate::rpc::deadline::{Deadline, by, by_or};
 use crate::rpc::peer::PeerClient;
@@ -33,6 +35,7 @@ pub struct Router {
     ids: Arc<dyn Ids>,
     peers: Option<Arc<PeerClient>>,
     homes: Arc<Homes>,
+    check: AccessCheck,
 }
 
 impl Router {
@@ -44,7 +47,19 @@ impl Router {
             ids,
             peers,
             homes: Arc::new(Homes::default()),
+            check: AccessCheck::open(),
         }
+    }
+
+    /// For callers who may do what this allows only.
+    #[must_use]
+    pub fn with_access(self, check: AccessCheck) -> Router {
+        Router { check, ..self }
+    }
+
+    /// Says who may do what.
+    pub fn access(&self) -> &AccessCheck {
+        &self.check
     }
 
     /// The engine of this replica.
@@ -66,9 +81,10 @@ impl Router {
     /// What goes with this call.
     pub fn context<T>(&self, request: &Request<T>) -> CallContext {
         let zone = self.zone_of(request);
+        let login = request.extensions().get::<Login>();
         CallContext {
             deadline: Deadline::of_request(request.extensions()),
-            identity: String::new(),
+            login: login.cloned().unwrap_or_else(Login::nobody),
             zone: zone.unwrap_or_else(|| self.engine.zone()),
             limits: Arc::clone(&self.limits),
             ids: Arc::clone(&self.ids),
@@ -113,15 +129,23 @@ impl Router {
         context: &CallContext,
         answer_by: Instant,
     ) -> Result<Served<C::Answer>, Status> {
+        let target = call.target();
+        self.check.check(&context.login, call.needs(), &target)?;
         let step = CallStep {
             router: self,
-            target: call.target(),
+            target,
             call,
             context,
             answer_by,
         };
         let late = || call.late();
-        by_or(answer_by, late, route(&self.engine, &self.homes, &step)).await
+        let served = by_or(answer_by, late, route(&self.engine, &self.homes, &step)).await?;
+        // What was allowed when a wait began may be so no more.
+        if call.waits() {
+            let login = &context.login;
+            self.check.check(login, call.needs(), &call.target())?;
+        }
+        Ok(served)
     }
 
     /// The replica that a call about this is passed on to first; `None` where it is made here.
@@ -173,6 +197,12 @@ impl Router {
         }
     }
 
+    /// Whether a watch of this lockRef may begin, or go on.
+    pub fn may_watch(&self, lock_ref: &LockRef, context: &CallContext) -> Result<(), Status> {
+        let target = Target::LockRef(lock_ref.clone());
+        self.check.check(&context.login, Verb::Lock.into(), &target)
+    }
+
     /// Watches a lockRef where its home is; `text` is how its client gave it.
     pub async fn watch(
         &self,
@@ -180,6 +210,7 @@ impl Router {
         text: &str,
         context: &CallContext,
     ) -> Result<WatchSource, Status> {
+        self.may_watch(lock_ref, context)?;
         let step = WatchStep {
             router: self,
             target: Target::LockRef(lock_ref.clone()),

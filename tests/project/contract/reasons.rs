@@ -61,7 +61,12 @@ fn given() -> BTreeSet<String> {
 fn every_call_lists_its_reasons_and_all_that_are_given_are_listed() {
     // gRPC's own names of statuses stand between them.
     let statuses = ["INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION"];
-    let more = ["RESOURCE_EXHAUSTED", "UNAVAILABLE"];
+    let more = [
+        "RESOURCE_EXHAUSTED",
+        "UNAVAILABLE",
+        "UNAUTHENTICATED",
+        "PERMISSION_DENIED",
+    ];
     let mut listed = BTreeSet::new();
     let mut bare = Vec::new();
     for (name, comment) in present().file.iter().flat_map(comments) {

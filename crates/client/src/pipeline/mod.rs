@@ -34,9 +34,9 @@ use sending::{Sending, not_in_time, not_sent};
 #[cfg(test)]
 pub(super) use sending::{is_refusal, of_calls};
 
-use super::connect::{ANSWER_BYTES_MAX, ZONE};
+use super::call_metadata::CallMetadata;
+use super::connect::ANSWER_BYTES_MAX;
 use super::fault::unexpected;
-use super::options::Zone;
 
 /// How many calls may be in flight: as many as a server begins. Further ones wait for room here.
 const IN_FLIGHT_MAX: usize = 960;
@@ -127,11 +127,11 @@ impl std::fmt::Debug for Pipeline {
 }
 
 impl Pipeline {
-    /// Calls over this connection, by a client that says that it is in this zone. Opens the stream with the first call.
-    pub fn new(channel: Channel, zone: Option<Zone>) -> Pipeline {
+    /// Calls over this connection, by a client that is known so. Opens the stream with the first call.
+    pub fn new(channel: Channel, metadata: CallMetadata) -> Pipeline {
         Pipeline {
             shared: Arc::new(PipelineShared {
-                opener: Opener { channel, zone },
+                opener: Opener { channel, metadata },
                 runtime: Handle::try_current().ok(),
                 queue: Mutex::default(),
                 room: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
@@ -302,7 +302,7 @@ impl Pipeline {
 #[derive(Clone)]
 struct Opener {
     channel: Channel,
-    zone: Option<Zone>,
+    metadata: CallMetadata,
 }
 
 impl Opener {
@@ -312,11 +312,13 @@ impl Opener {
 
     fn request<T>(&self, message: T, timeout: Option<Duration>) -> Request<T> {
         let mut request = Request::new(message);
-        if let Some(timeout) = timeout {
-            request.set_timeout(timeout);
-        }
-        if let Some(zone) = &self.zone {
-            request.metadata_mut().insert(ZONE, zone.value().clone());
+        match timeout {
+            Some(timeout) => {
+                request.set_timeout(timeout);
+                self.metadata.put_on(&mut request);
+            }
+            // It stays open.
+            None => self.metadata.put_on_stream(&mut request),
         }
         request
     }

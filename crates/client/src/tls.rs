@@ -1,0 +1,120 @@
+//! TLS to a service: whose certificates are trusted, and the client's own.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fermata_tls::{self as tls, FileError};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use rustls::version::{TLS12, TLS13};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// What is spoken inside.
+const HTTP2: &[u8] = b"h2";
+
+/// How `https://` endpoints are connected to. Clones share it.
+///
+/// The files are read again for each connection, so that certificates may be replaced; where they cannot be used then, what was
+/// read last is.
+#[derive(Clone)]
+pub struct Tls {
+    files: Arc<Files>,
+    last: Arc<Mutex<Arc<ClientConfig>>>,
+}
+
+struct Files {
+    ca: PathBuf,
+    /// The client's own, and its key.
+    own: Option<(PathBuf, PathBuf)>,
+}
+
+impl Tls {
+    /// Trusts servers whose certificates are signed by those in `ca_file`, as PEM; shows the certificate of these files, with
+    /// its key, where there is one.
+    pub fn from_files(
+        ca_file: impl Into<PathBuf>,
+        own: Option<(PathBuf, PathBuf)>,
+    ) -> Result<Tls, FileError> {
+        let ca = ca_file.into();
+        let files = Files { ca, own };
+        let config = files.read()?;
+        Ok(Tls {
+            files: Arc::new(files),
+            last: Arc::new(Mutex::new(config)),
+        })
+    }
+
+    fn config(&self) -> Arc<ClientConfig> {
+        let read = self.files.read();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        match read {
+            Ok(config) => *last = config,
+            Err(error) => {
+                tracing::warn!(%error, "the certificates are not read again; the last ones are used")
+            }
+        }
+        Arc::clone(&last)
+    }
+
+    /// To the server that is reached at this name or IP address.
+    pub(super) async fn connect(
+        &self,
+        host: &str,
+        io: TcpStream,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let named = ServerName::try_from(host.to_owned());
+        let named = named.map_err(|error| io::Error::other(format!("{host}: {error}")))?;
+        let connector = TlsConnector::from(self.config());
+        connector.connect(named, io).await.map_err(|error| {
+            match tls::distrust(&error, "the server") {
+                Some(why) => io::Error::new(error.kind(), why),
+                None => error,
+            }
+        })
+    }
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let own = self.files.own.as_ref().map(|(certificate, _)| certificate);
+        f.debug_struct("Tls")
+            .field("ca", &self.files.ca)
+            .field("certificate", &own)
+            .finish()
+    }
+}
+
+impl Files {
+    fn read(&self) -> Result<Arc<ClientConfig>, FileError> {
+        let roots = tls::authorities(&self.ca).map_err(FileError::Ca)?;
+        let builder = ClientConfig::builder_with_provider(tls::provider())
+            .with_protocol_versions(&[&TLS13, &TLS12])
+            .map_err(|error| FileError::Ca(tls::unusable(error)))?
+            .with_root_certificates(roots);
+        let mut config = match &self.own {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => own(certificate, key).and_then(|(chain, read)| {
+                builder
+                    .with_client_auth_cert(chain, read)
+                    .map_err(|error| FileError::Key(tls::not_a_pair(certificate, key, &error)))
+            })?,
+        };
+        config.alpn_protocols = vec![HTTP2.to_vec()];
+        Ok(Arc::new(config))
+    }
+}
+
+type Own = (
+    Vec<rustls::pki_types::CertificateDer<'static>>,
+    rustls::pki_types::PrivateKeyDer<'static>,
+);
+
+fn own(certificate: &Path, key: &Path) -> Result<Own, FileError> {
+    Ok((
+        tls::certificates(certificate).map_err(FileError::Certificate)?,
+        tls::key(key).map_err(FileError::Key)?,
+    ))
+}

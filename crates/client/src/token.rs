@@ -1,0 +1,170 @@
+//! The token by which a service knows its client.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tonic::Request;
+use tonic::metadata::AsciiMetadataValue;
+
+/// A file is read again this often at most, while calls are made.
+const READ_EVERY: Duration = Duration::from_secs(1);
+/// A larger file holds no token.
+const BYTES_MAX: u64 = 4096;
+
+/// The token that goes with each call. Clones share it.
+///
+/// It is printed nowhere. Over a connection without TLS everybody on the way can read it.
+#[derive(Clone)]
+pub struct Token(Arc<Source>);
+
+enum Source {
+    Text(AsciiMetadataValue),
+    File { path: PathBuf, read: Mutex<Read> },
+}
+
+struct Read {
+    at: Instant,
+    value: AsciiMetadataValue,
+}
+
+/// What is no token.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no token: {0}")]
+pub struct InvalidToken(String);
+
+impl Token {
+    /// This token.
+    pub fn from_text(text: &str) -> Result<Token, InvalidToken> {
+        Ok(Token(Arc::new(Source::Text(value(text)?))))
+    }
+
+    /// The token in this file, which is read again as calls are made: so it may be replaced. Where it cannot be read then, the
+    /// one that was read last is used.
+    pub fn from_file(path: impl Into<PathBuf>) -> Result<Token, InvalidToken> {
+        let path = path.into();
+        let read = Mutex::new(Read {
+            at: Instant::now(),
+            value: read(&path)?,
+        });
+        Ok(Token(Arc::new(Source::File { path, read })))
+    }
+
+    /// Puts it on a call.
+    pub(super) fn put_on<T>(&self, request: &mut Request<T>) {
+        self.insert(request, READ_EVERY);
+    }
+
+    /// Puts it on a call that stays open: as it is now.
+    pub(super) fn put_on_stream<T>(&self, request: &mut Request<T>) {
+        self.insert(request, Duration::ZERO);
+    }
+
+    /// Whether the file has another one than calls were made with lately.
+    pub(super) fn was_replaced(&self) -> bool {
+        let before = self.value(Duration::MAX);
+        before != self.value(Duration::ZERO)
+    }
+
+    fn insert<T>(&self, request: &mut Request<T>, no_older: Duration) {
+        let value = self.value(no_older);
+        request.metadata_mut().insert("authorization", value);
+    }
+
+    fn value(&self, no_older: Duration) -> AsciiMetadataValue {
+        let (path, last) = match &*self.0 {
+            Source::Text(value) => return value.clone(),
+            Source::File { path, read } => (path, read),
+        };
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.at.elapsed() >= no_older {
+            last.at = Instant::now();
+            match read(path) {
+                Ok(value) => last.value = value,
+                Err(error) => {
+                    tracing::warn!(%error, "the token is not read again; the last one is used")
+                }
+            }
+        }
+        last.value.clone()
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            Source::Text(_) => f.write_str("Token"),
+            Source::File { path, .. } => write!(f, "Token of {}", path.display()),
+        }
+    }
+}
+
+fn value(text: &str) -> Result<AsciiMetadataValue, InvalidToken> {
+    let token = text.trim();
+    let is_plain = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
+    let value = format!("Bearer {token}").parse::<AsciiMetadataValue>();
+    match value {
+        Ok(mut value) if is_plain => {
+            value.set_sensitive(true);
+            Ok(value)
+        }
+        _ => Err(InvalidToken(
+            "one line of printable ASCII without spaces is needed".to_owned(),
+        )),
+    }
+}
+
+fn read(path: &Path) -> Result<AsciiMetadataValue, InvalidToken> {
+    let failed = |why: &dyn fmt::Display| InvalidToken(format!("{}: {why}", path.display()));
+    let size = std::fs::metadata(path).map_err(|error| failed(&error))?;
+    if size.len() > BYTES_MAX {
+        return Err(failed(&format!("it has more than {BYTES_MAX} bytes")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+    value(&text).map_err(|InvalidToken(why)| failed(&why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(token: &Token) -> String {
+        let mut request = Request::new(());
+        token.put_on_stream(&mut request);
+        let value = request.metadata().get("authorization").unwrap();
+        assert!(value.is_sensitive());
+        value.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_token_goes_as_a_bearer_and_is_printed_nowhere() {
+        let token = Token::from_text(" fmt_secret\n").unwrap();
+        assert_eq!(sent(&token), "Bearer fmt_secret");
+        assert_eq!(format!("{token:?}"), "Token");
+        assert!(!token.was_replaced());
+        for bad in ["", " ", "a b", "ä", "a\nb"] {
+            let refused = Token::from_text(bad).unwrap_err();
+            assert!(!refused.to_string().contains("fmt_"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_token_in_a_file_may_be_replaced_and_stays_where_the_file_goes() {
+        let directory = std::env::temp_dir().join(format!("fermata-token-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let file = directory.join("token");
+        std::fs::write(&file, "first\n").unwrap();
+        let token = Token::from_file(&file).unwrap();
+        assert_eq!(sent(&token), "Bearer first");
+        assert!(!token.was_replaced());
+        std::fs::write(&file, "second").unwrap();
+        assert!(token.was_replaced() && !token.was_replaced());
+        assert_eq!(sent(&token), "Bearer second");
+        std::fs::write(&file, "not one").unwrap();
+        assert_eq!(sent(&token), "Bearer second");
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(sent(&token), "Bearer second");
+        assert!(Token::from_file(&file).is_err());
+    }
+}

@@ -1,0 +1,81 @@
+//! The settings of how clients are served: encrypted, and known.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::access::AccessFiles;
+use crate::server::{ClientTlsFiles, Protection};
+
+/// How connections of clients over TCP are encrypted.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ClientTlsConfig {
+    /// The certificate of this server, as PEM; without one nothing is encrypted.
+    pub cert_file: Option<PathBuf>,
+    /// Its key, as PEM.
+    pub key_file: Option<PathBuf>,
+    /// The certificates that those of clients must be signed by, as PEM: clients are known by theirs.
+    pub client_ca_file: Option<PathBuf>,
+}
+
+/// Who clients are, and what they may do.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AuthConfig {
+    /// Who has which token: clients are known by theirs.
+    pub tokens_file: Option<PathBuf>,
+    /// What each of them may do; everything where absent.
+    pub rules_file: Option<PathBuf>,
+}
+
+impl ClientTlsConfig {
+    /// The files, where TLS is on.
+    pub fn files(&self) -> Option<ClientTlsFiles> {
+        Some(ClientTlsFiles {
+            cert_file: self.cert_file.clone()?,
+            key_file: self.key_file.clone()?,
+            client_ca_file: self.client_ca_file.clone(),
+        })
+    }
+
+    /// Whether clients are known by their certificates.
+    pub fn knows_clients(&self) -> bool {
+        self.files().is_some() && self.client_ca_file.is_some()
+    }
+
+    /// What keeps strangers out, beside what [`AuthConfig`] does.
+    pub fn protection(&self, auth: &AuthConfig) -> Protection {
+        Protection {
+            tls: self.files().is_some(),
+            login: self.knows_clients() || auth.tokens_file.is_some(),
+        }
+    }
+
+    /// What does not fit together.
+    pub(super) fn check(&self, auth: &AuthConfig, wrong: &mut Vec<String>) {
+        if self.cert_file.is_some() != self.key_file.is_some() {
+            wrong.push("tls: cert_file and key_file belong together".to_owned());
+        }
+        if self.client_ca_file.is_some() && self.cert_file.is_none() {
+            wrong.push(
+                "tls.client_ca_file: clients show certificates only to a server with TLS (tls.cert_file)".to_owned(),
+            );
+        }
+        if auth.rules_file.is_some() && !self.protection(auth).login {
+            wrong.push(
+                "auth.rules_file: rules are for clients that are known (auth.tokens_file, or tls.client_ca_file)".to_owned(),
+            );
+        }
+    }
+}
+
+impl AuthConfig {
+    /// The files.
+    pub fn files(&self) -> AccessFiles {
+        AccessFiles {
+            tokens: self.tokens_file.clone(),
+            rules: self.rules_file.clone(),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Who makes a call, and whether that one may: asks [`crate::access`], puts refusals into statuses, and writes the audit log.
+//!
+//! A login is taken once a call, or once a stream; whether it still counts, and what it may do, is asked anew for each call of
+//! a stream, so that a token or a rule that is taken away ends what goes on by it. Calls that other replicas pass on
+//! were checked there.
+
+use std::sync::Arc;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tonic::Status;
+
+use super::calls::Target;
+use super::status;
+use crate::access::{Access, Login, LoginRefused, Origin, Scope, Verbs};
+use crate::lock::EntryName;
+
+/// What may be called by everybody: probes have no login.
+const OPEN: &str = "/grpc.health.";
+
+/// How the header begins that brings a token.
+const BEARER: &[u8] = b"bearer ";
+
+/// The target of lines of the audit log, in filters.
+const AUDIT: &str = "fermata::audit";
+
+/// How many refusals are written a second. Of more it is said how many there were: whoever is refused must not fill a disk.
+const REFUSALS_A_SECOND: u32 = 20;
+
+/// Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct AccessCheck {
+    access: Access,
+    refusals: Arc<Mutex<Refusals>>,
+}
+
+/// Those of the present second.
+#[derive(Debug)]
+struct Refusals {
+    since: Instant,
+    written: u32,
+    left_out: u64,
+}
+
+impl AccessCheck {
+    /// By this policy.
+    pub fn new(access: Access) -> AccessCheck {
+        let refusals = Refusals {
+            since: Instant::now(),
+            written: 0,
+            left_out: 0,
+        };
+        AccessCheck {
+            access,
+            refusals: Arc::new(Mutex::new(refusals)),
+        }
+    }
+
+    /// Everybody may do everything.
+    pub fn open() -> AccessCheck {
+        AccessCheck::new(Access::open())
+    }
+
+    /// Who calls this path. `Err`: nobody whose call is taken.
+    pub(super) fn login(
+        &self,
+        path: &str,
+        headers: &HeaderMap,
+        caller: Option<&Origin>,
+    ) -> Result<Login, Status> {
+        if path.starts_with(OPEN) {
+            return Ok(Login::nobody());
+        }
+        let policy = self.access.policy();
+        let login = match bearer(headers) {
+            Ok(token) => policy.login(caller, token),
+            Err(malformed) if policy.needs_login() => Err(malformed),
+            Err(_) => policy.login(caller, None),
+        };
+        login.map_err(|why| {
+            let from = caller.map_or("", |caller| &*caller.from);
+            if let Some(left_out) = self.is_to_be_written() {
+                tracing::warn!(target: AUDIT, from, path, %why, left_out, "a login was refused");
+            }
+            status::of_login(why)
+        })
+    }
+
+    /// Whether a login still counts, and may do all of this.
+    pub fn check(&self, login: &Login, verbs: Verbs, target: &Target) -> Result<(), Status> {
+        let id = target.key_id();
+        let scope = id.as_ref().map_or(Scope::Own, Scope::Key);
+        self.check_scope(login, verbs, scope)
+    }
+
+    /// The same of what is not about one key, nor one session.
+    pub fn check_scope(&self, login: &Login, verbs: Verbs, scope: Scope<'_>) -> Result<(), Status> {
+        let policy = self.access.policy();
+        policy.still_knows(login).map_err(status::login_ended)?;
+        if policy.permits(login, verbs, scope) {
+            return Ok(());
+        }
+        let (identity, from) = (&*login.identity, &*login.from);
+        let denied = status::denied(identity, verbs, scope);
+        if let Some(left_out) = self.is_to_be_written() {
+            let what = denied.message();
+            tracing::warn!(target: AUDIT, identity, from, what, left_out, "a call was denied");
+        }
+        Err(denied)
+    }
+
+    /// Whether a login still counts.
+    pub(super) fn still_knows(&self, login: &Login) -> Result<(), Status> {
+        let policy = self.access.policy();
+        policy.still_knows(login).map_err(status::login_ended)
+    }
+
+    /// Returns once a login does not count any more: what a stream that began by it ends with.
+    pub(super) async fn ended(&self, login: &Login) -> Status {
+        let mut replaced = self.access.replaced();
+        loop {
+            if let Err(why) = self.access.policy().still_knows(login) {
+                return status::login_ended(why);
+            }
+            if replaced.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// Wakes whoever is to check again.
+    pub fn replaced(&self) -> watch::Receiver<()> {
+        self.access.replaced()
+    }
+
+    /// How many were left out since one was written; `None` where this one is left out as well.
+    fn is_to_be_written(&self) -> Option<u64> {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if now.duration_since(refusals.since) >= Duration::from_secs(1) {
+            refusals.since = now;
+            refusals.written = 0;
+        }
+        if refusals.written >= REFUSALS_A_SECOND {
+            refusals.left_out += 1;
+            return None;
+        }
+        refusals.written += 1;
+        Some(std::mem::take(&mut refusals.left_out))
+    }
+}
+
+/// An entry was ended by force, or was to be.
+pub(super) fn forced(login: &Login, name: &EntryName, (by, reason): (&str, &str), came: &str) {
+    let (identity, from) = (&*login.identity, &*login.from);
+    tracing::info!(target: AUDIT, identity, from, entry = %name, by, reason, came, "an end by force");
+}
+
+/// The token in the headers of a call.
+fn bearer(headers: &HeaderMap) -> Result<Option<&[u8]>, LoginRefused> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
+    let bytes = value.as_bytes();
+    let (scheme, token) = bytes.split_at(BEARER.len().min(bytes.len()));
+    match values.next() {
+        None if scheme.eq_ignore_ascii_case(BEARER) => Ok(Some(token.trim_ascii())),
+        _ => Err(LoginRefused::Malformed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(values: &[&str]) -> HeaderMap {
+        let values = values.iter().map(|value| value.parse().unwrap());
+        values.map(|value| (AUTHORIZATION, value)).collect()
+    }
+
+    #[test]
+    fn a_token_is_a_bearer_once() {
+        for (given, token) in [
+            (&[][..], Ok(None)),
+            (&["Bearer abc"], Ok(Some(&b"abc"[..]))),
+            (&["bearer  abc "], Ok(Some(b"abc"))),
+            (&["Bearer "], Ok(Some(b""))),
+            (&["Basic abc"], Err(LoginRefused::Malformed)),
+            (&["Bearer"], Err(LoginRefused::Malformed)),
+            (&[""], Err(LoginRefused::Malformed)),
+            (&["Bearer a", "Bearer a"], Err(LoginRefused::Malformed)),
+        ] {
+            assert_eq!(bearer(&headers(given)), token, "{given:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_refused_often_fills_no_log() {
+        let check = AccessCheck::open();
+        let written = (0..50).filter_map(|_| check.is_to_be_written());
+        assert_eq!(written.collect::<Vec<_>>(), vec![0; 20]);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(check.is_to_be_written(), Some(30));
+        assert_eq!(check.is_to_be_written(), Some(0));
+    }
+}

@@ -1,0 +1,186 @@
+//! TLS for clients: the certificate of this server, and whom it knows by theirs.
+//!
+//! Certificates are replaced while it serves: a handshake takes those that are in force when it begins, and connections that are
+//! open stay as they are.
+
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use fermata_tls::{self as tls, FileError};
+use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::{TLS12, TLS13};
+use tokio_rustls::TlsAcceptor;
+use x509_cert::Certificate;
+use x509_cert::der::Decode as _;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
+
+/// What is spoken inside.
+const HTTP2: &[u8] = b"h2";
+
+/// How a workload is named in a certificate.
+const SPIFFE: &str = "spiffe://";
+/// The longest identity, in bytes.
+const IDENTITY_BYTES_MAX: usize = 256;
+/// The files, as PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientTlsFiles {
+    /// The certificate of this server, for the names that clients reach it at.
+    pub cert_file: PathBuf,
+    /// Its key.
+    pub key_file: PathBuf,
+    /// The certificates that those of clients must be signed by; clients show none where absent.
+    pub client_ca_file: Option<PathBuf>,
+}
+
+impl ClientTlsFiles {
+    /// Those that there are.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        let files = [&self.cert_file, &self.key_file].into_iter();
+        files.chain(&self.client_ca_file).cloned().collect()
+    }
+}
+
+/// How the server speaks TLS to clients. Cheap to clone; all clones have the same certificates.
+#[derive(Clone)]
+pub struct ClientTls {
+    files: ClientTlsFiles,
+    in_force: Arc<RwLock<Arc<ServerConfig>>>,
+}
+
+impl ClientTls {
+    /// Reads the files.
+    pub fn read(files: ClientTlsFiles) -> Result<ClientTls, FileError> {
+        let in_force = Arc::new(RwLock::new(config(&files)?));
+        Ok(ClientTls { files, in_force })
+    }
+
+    /// Reads the files again. What they say is in force from the next handshake on; where one cannot be used, or they do not go
+    /// together, all stays as it is.
+    pub fn reload(&self) -> Result<(), FileError> {
+        let config = config(&self.files)?;
+        *self
+            .in_force
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = config;
+        Ok(())
+    }
+
+    /// For the next handshake.
+    pub(super) fn acceptor(&self) -> TlsAcceptor {
+        let config = self.in_force.read().unwrap_or_else(PoisonError::into_inner);
+        TlsAcceptor::from(Arc::clone(&config))
+    }
+}
+
+/// Made anew each time: nobody goes on with a session that began under a CA which was taken away.
+fn config(files: &ClientTlsFiles) -> Result<Arc<ServerConfig>, FileError> {
+    let chain = tls::certificates(&files.cert_file).map_err(FileError::Certificate)?;
+    let key = tls::key(&files.key_file).map_err(FileError::Key)?;
+    let builder = ServerConfig::builder_with_provider(tls::provider())
+        .with_protocol_versions(&[&TLS13, &TLS12])
+        .map_err(|error| FileError::Certificate(tls::unusable(error)))?;
+    let builder = match &files.client_ca_file {
+        None => builder.with_no_client_auth(),
+        Some(file) => {
+            let roots = Arc::new(tls::authorities(file).map_err(FileError::Ca)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, tls::provider())
+                // Who has a token needs none; who has neither hears so in a status, and not in an alert.
+                .allow_unauthenticated()
+                .build()
+                .map_err(|error| FileError::Ca(error.to_string()))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(|error| {
+        FileError::Key(tls::not_a_pair(&files.cert_file, &files.key_file, &error))
+    })?;
+    config.alpn_protocols = vec![HTTP2.to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// Who a client is by its certificate, which was verified: its SPIFFE id, or else its subject as RFC 4514 writes it, such as
+/// `CN=worker,O=Acme`.
+pub(super) fn identity(certificate: &CertificateDer<'_>) -> Result<Arc<str>, String> {
+    let parsed = Certificate::from_der(certificate);
+    let parsed = parsed
+        .map_err(|error| format!("it cannot be read: {error}"))?
+        .tbs_certificate;
+    let names = parsed.get::<SubjectAltName>();
+    let names = names.map_err(|error| format!("its other names cannot be read: {error}"))?;
+    let names = names.map_or_else(Vec::new, |(_, SubjectAltName(names))| names);
+    let mut workloads = names.iter().filter_map(|name| match name {
+        GeneralName::UniformResourceIdentifier(uri) if uri.as_str().starts_with(SPIFFE) => {
+            Some(uri.as_str())
+        }
+        _ => None,
+    });
+    let identity = match (workloads.next(), workloads.next()) {
+        (Some(one), None) => one.to_owned(),
+        (Some(_), Some(_)) => return Err("it has more than one SPIFFE id".to_owned()),
+        (None, _) => parsed.subject.to_string(),
+    };
+    match identity.len() {
+        0 => Err("it names nobody: it has no subject and no SPIFFE id".to_owned()),
+        1..=IDENTITY_BYTES_MAX if !identity.contains(char::is_control) => Ok(identity.into()),
+        _ => Err(format!(
+            "its name has control characters, or more than {IDENTITY_BYTES_MAX} bytes"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DnType, KeyPair, SanType};
+
+    use super::*;
+
+    fn named(subject: &[(DnType, &str)], names: &[&str]) -> Result<String, String> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        for (part, text) in subject {
+            params.distinguished_name.push(part.clone(), *text);
+        }
+        let names = names
+            .iter()
+            .map(|name| SanType::URI((*name).try_into().unwrap()));
+        params.subject_alt_names = names.collect();
+        let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        identity(certificate.der()).map(|identity| identity.to_string())
+    }
+
+    #[test]
+    fn a_client_is_named_by_its_spiffe_id_or_its_subject() {
+        let subject = [
+            (DnType::CommonName, "worker"),
+            (DnType::OrganizationName, "Acme"),
+        ];
+        let by_subject = Ok("O=Acme,CN=worker".to_owned());
+        assert_eq!(named(&subject, &[]), by_subject);
+        assert_eq!(named(&subject, &["https://acme/worker"]), by_subject);
+        let id = "spiffe://acme/billing/7";
+        assert_eq!(named(&subject, &[id]), Ok(id.to_owned()));
+        assert_eq!(named(&[], &["https://acme", id]), Ok(id.to_owned()));
+    }
+
+    #[test]
+    fn no_part_of_a_subject_looks_like_more_of_them() {
+        let plain = named(&[(DnType::CommonName, "worker,O=Acme")], &[]);
+        assert_eq!(plain, Ok("CN=worker\\,O=Acme".to_owned()));
+    }
+
+    #[test]
+    fn a_certificate_that_could_name_two_names_nobody() {
+        let id = "spiffe://acme/billing";
+        for (subject, names, why) in [
+            (&[][..], &[][..], "names nobody"),
+            (&[], &[id, "spiffe://acme/other"], "more than one SPIFFE id"),
+            (&[(DnType::CommonName, "a\u{7}")], &[], "control characters"),
+        ] {
+            let refused = named(subject, names).unwrap_err();
+            assert!(refused.contains(why), "{refused}");
+        }
+    }
+}

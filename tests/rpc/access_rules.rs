@@ -1,0 +1,252 @@
+//! Rules: what none allows is denied, whichever way it is asked for; and what of that is in the audit log.
+
+use std::time::Duration;
+
+use fermata_client::public_part;
+use fermata_proto::*;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::access::{Files, acquire, by, create, denied, login, put, refused, token};
+use crate::logs::Log;
+use crate::world::World;
+
+const WITHIN: Duration = Duration::from_secs(10);
+
+const RULES: &str = r#"
+[[rule]]
+who = ["billing"]
+table = "default"
+key_prefix = "orders/"
+allow = ["lock", "read"]
+
+[[rule]]
+who = ["ops"]
+table = "default"
+key_prefix = "orders/"
+allow = ["admin"]
+"#;
+
+#[tokio::test]
+async fn what_no_rule_allows_is_denied() {
+    let (billing, ops) = (token("billing"), token("ops"));
+    let files = Files::new(&[&billing, &ops], RULES);
+    let world = World::with_access(files.access.clone()).await;
+    let mut client = world.client().await;
+    let held = client
+        .create_lock_ref(by(&billing, create("orders/1", "")))
+        .await;
+    let held = held.unwrap().into_inner();
+    assert_eq!(
+        refused(
+            client
+                .create_lock_ref(by(&billing, create("other", "")))
+                .await
+        ),
+        denied()
+    );
+    assert_eq!(
+        refused(
+            client
+                .create_lock_ref(by(&ops, create("orders/1", "")))
+                .await
+        ),
+        denied()
+    );
+    // To lock is not to write.
+    assert_eq!(
+        refused(client.critical_put(by(&billing, put(&held.lock_ref))).await),
+        denied()
+    );
+    let delete = CriticalDeleteRequest {
+        lock_ref: held.lock_ref.clone(),
+        call_no: 0,
+    };
+    assert_eq!(
+        refused(client.critical_delete(by(&billing, delete)).await),
+        denied()
+    );
+    let with_put = ReleaseLockRequest {
+        lock_ref: held.lock_ref.clone(),
+        put: Some(Mutation {
+            value: "v".into(),
+            delete: false,
+        }),
+        call_no: 0,
+    };
+    assert_eq!(
+        refused(client.release_lock(by(&billing, with_put)).await),
+        denied()
+    );
+    client
+        .acquire_lock(by(&billing, acquire(&held.lock_ref)))
+        .await
+        .unwrap();
+    let get = |key: &str| GetRequest {
+        key: key.to_owned(),
+        ..Default::default()
+    };
+    client.get(by(&billing, get("orders/1"))).await.unwrap();
+    assert_eq!(
+        refused(client.get(by(&billing, get("other"))).await),
+        denied()
+    );
+    assert_eq!(
+        refused(client.get(by(&ops, get("orders/1"))).await),
+        denied()
+    );
+
+    let mut admin = world.admin().await;
+    let list = |prefix: &str| ListLocksRequest {
+        key_prefix: prefix.to_owned(),
+        ..Default::default()
+    };
+    let listed = admin
+        .list_locks(by(&ops, list("orders/")))
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(listed.locks.len(), 1);
+    assert_eq!(
+        refused(admin.list_locks(by(&ops, list(""))).await),
+        denied()
+    );
+    assert_eq!(
+        refused(admin.list_locks(by(&billing, list("orders/"))).await),
+        denied()
+    );
+    let sessions = admin
+        .list_sessions(by(&ops, ListSessionsRequest::default()))
+        .await;
+    assert_eq!(refused(sessions), denied());
+    let describe = DescribeLockRequest {
+        key: "orders/1".to_owned(),
+        ..Default::default()
+    };
+    assert_eq!(
+        refused(admin.describe_lock(by(&billing, describe.clone())).await),
+        denied()
+    );
+    admin.describe_lock(by(&ops, describe)).await.unwrap();
+    let force = ForceReleaseRequest {
+        name: public_part(&held.lock_ref).to_owned(),
+        reason: "stuck".to_owned(),
+        ..Default::default()
+    };
+    assert_eq!(
+        refused(admin.force_release(by(&billing, force.clone())).await),
+        denied()
+    );
+    admin.force_release(by(&ops, force)).await.unwrap();
+    admin
+        .list_tables(by(&billing, ListTablesRequest::default()))
+        .await
+        .unwrap();
+
+    // Calls of a Pipeline, and each of many renewals, are calls like others.
+    let call = |call_id, call| PipelineCall {
+        call_id,
+        call: Some(call),
+        ..Default::default()
+    };
+    let frame = PipelineRequest {
+        calls: vec![
+            call(
+                1,
+                pipeline_call::Call::CreateLockRef(create("orders/2", "")),
+            ),
+            call(2, pipeline_call::Call::CreateLockRef(create("other", ""))),
+            call(3, pipeline_call::Call::Get(get("other"))),
+        ],
+        ..Default::default()
+    };
+    let (asks, stream) = mpsc::channel(1);
+    asks.send(frame).await.unwrap();
+    let answers = client
+        .pipeline(by(&billing, ReceiverStream::new(stream)))
+        .await;
+    let mut answers = answers.unwrap().into_inner();
+    let mut came = Vec::new();
+    while came.len() < 3 {
+        let frame = tokio::time::timeout(WITHIN, answers.next()).await.unwrap();
+        came.extend(frame.unwrap().unwrap().answers);
+    }
+    came.sort_by_key(|answer| answer.call_id);
+    let reason = |answer: &PipelineAnswer| match answer.outcome.as_ref().unwrap() {
+        pipeline_answer::Outcome::Error(error) => error.reason.clone(),
+        other => format!("{other:?}").split('(').next().unwrap().to_owned(),
+    };
+    let reasons: Vec<String> = came.iter().map(reason).collect();
+    assert_eq!(reasons, ["CreateLockRef", "NOT_ALLOWED", "NOT_ALLOWED"]);
+}
+
+#[tokio::test]
+async fn refusals_and_ends_by_force_are_in_the_audit_log() {
+    let log = Log::shared();
+    let (billing, ops) = (token("billing-of-audit"), token("ops-of-audit"));
+    let rules = RULES
+        .replace("billing", "billing-of-audit")
+        .replace("\"ops\"", "\"ops-of-audit\"");
+    let files = Files::new(&[&billing, &ops], &rules);
+    let world = World::with_access(files.access.clone()).await;
+    let mut client = world.client().await;
+    let held = client
+        .create_lock_ref(by(&billing, create("orders/audited", "")))
+        .await
+        .unwrap()
+        .into_inner();
+    let unknown = token("x");
+    let stranger = client
+        .create_lock_ref(by(&unknown, create("orders/audited", "")))
+        .await;
+    assert_eq!(refused(stranger), login("LOGIN_REFUSED"));
+    assert_eq!(
+        refused(
+            client
+                .create_lock_ref(by(&billing, create("audited", "")))
+                .await
+        ),
+        denied()
+    );
+    let force = ForceReleaseRequest {
+        name: public_part(&held.lock_ref).to_owned(),
+        reason: "audited".to_owned(),
+        forced_by: "ann".to_owned(),
+    };
+    world
+        .admin()
+        .await
+        .force_release(by(&ops, force))
+        .await
+        .unwrap();
+    let text = log.text();
+    let line = |words: &[&str]| {
+        let mut lines = text.lines().filter(|line| line.contains("fermata::audit"));
+        let found = lines.find(|line| words.iter().all(|word| line.contains(word)));
+        found.unwrap_or_else(|| panic!("no line with {words:?}"))
+    };
+    line(&[
+        "a login was refused",
+        "127.0.0.1:",
+        "CreateLockRef",
+        "does not know the token",
+    ]);
+    line(&[
+        "a call was denied",
+        "billing-of-audit",
+        "127.0.0.1:",
+        "to lock on the key",
+    ]);
+    line(&[
+        "an end by force",
+        "ops-of-audit",
+        "default/orders/audited#1",
+        "audited",
+        "ann",
+        "ended",
+    ]);
+    for token in [&billing, &ops, &unknown] {
+        assert!(!text.contains(&token.token), "{}", token.token);
+    }
+}

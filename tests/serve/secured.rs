@@ -1,0 +1,445 @@
+//! Encrypted connections and known clients, with the real program: what files say is replaced while it serves.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fermata::access::NewToken;
+use fermata_client::{Client, ClientOptions, LockRequest, Tls, Token};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use super::certificates::Authority;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+/// For how long files are replaced under load, in seconds; ten times as often as by hand.
+const ROTATION: &str = "FERMATA_ROTATION_SECONDS";
+
+fn token(name: &str) -> NewToken {
+    let halves = [Uuid::new_v4(), Uuid::new_v4()].map(Uuid::into_bytes);
+    NewToken::new(name, halves.concat().try_into().unwrap()).unwrap()
+}
+
+/// As a careful operator does it, or Kubernetes: never half a file.
+fn replace(path: &Path, text: impl AsRef<[u8]>) {
+    let beside = path.with_extension("new");
+    fs::write(&beside, text).unwrap();
+    fs::rename(beside, path).unwrap();
+}
+
+/// Until this is so.
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "not in time: {what}");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A directory with the files of a server and of its clients.
+struct Files {
+    directory: TempDir,
+}
+
+impl Files {
+    fn new(authority: &Authority, tokens: &[&NewToken], rules: &str) -> Files {
+        let files = Files {
+            directory: TempDir::new().unwrap(),
+        };
+        files.certify(authority);
+        replace(
+            &files.path("client-ca"),
+            fs::read(authority.file()).unwrap(),
+        );
+        files.know(tokens, rules);
+        files
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// A new certificate for the server.
+    fn certify(&self, authority: &Authority) {
+        let issued = authority.issue("server", Some("127.0.0.1"));
+        // One after the other, so that there is a moment in which they do not go together.
+        replace(
+            &self.path("cert"),
+            fs::read(issued.certificate_file).unwrap(),
+        );
+        replace(&self.path("key"), fs::read(issued.key_file).unwrap());
+    }
+
+    fn know(&self, tokens: &[&NewToken], rules: &str) {
+        let lines: Vec<&str> = tokens.iter().map(|token| token.line.as_str()).collect();
+        replace(&self.path("tokens"), lines.join("\n"));
+        replace(&self.path("rules"), rules);
+    }
+}
+
+struct Server {
+    child: Child,
+    files: Files,
+    endpoint: String,
+}
+
+impl Server {
+    fn start(files: Files) -> Server {
+        let path = |name: &str| files.path(name).to_str().unwrap().to_owned();
+        let log = File::create(files.path("log")).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_fermata"))
+            .arg("serve")
+            .args(["--listen", &format!("127.0.0.1:0,unix:{}", path("socket"))])
+            .args(["--data-dir", &path("data")])
+            .args(["--client-tls-certificate", &path("cert")])
+            .args(["--client-tls-key", &path("key")])
+            .args(["--client-tls-ca", &path("client-ca")])
+            .args(["--tokens-file", &path("tokens")])
+            .args(["--rules-file", &path("rules")])
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.next().unwrap().unwrap();
+        let address = first.strip_prefix("listening on ").unwrap().to_owned();
+        let second = lines.next().unwrap().unwrap();
+        assert_eq!(second, format!("listening on unix:{}", path("socket")));
+        std::thread::spawn(move || lines.for_each(drop));
+        let endpoint = format!("https://{address}");
+        Server {
+            child,
+            files,
+            endpoint,
+        }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.files.path("log")).unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        kill(Pid::from_raw(pid), signal).unwrap();
+    }
+
+    fn client(&self, options: ClientOptions) -> Client {
+        Client::connect_with([&self.endpoint], options).unwrap()
+    }
+
+    /// Whether a client that trusts these alone gets through.
+    async fn is_reached_by(&self, ca: &Path, token: &NewToken) -> bool {
+        let client = self.client(ClientOptions {
+            tls: Some(Tls::from_files(ca, None).unwrap()),
+            token: Some(Token::from_text(&token.token).unwrap()),
+            timeout: Duration::from_millis(1_500),
+            ..ClientOptions::default()
+        });
+        client.list_tables().await.is_ok()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn trusting(ca: &Path) -> ClientOptions {
+    ClientOptions {
+        tls: Some(Tls::from_files(ca, None).unwrap()),
+        ..ClientOptions::default()
+    }
+}
+
+const EVERYTHING: &str = r#"
+[[rule]]
+who = ["*"]
+table = "*"
+allow = ["lock", "read", "write", "admin"]
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_are_known_by_token_certificate_or_socket_and_by_nothing_else() {
+    let (authority, stranger) = (Authority::named("ours"), Authority::named("another"));
+    let billing = token("billing");
+    let server = Server::start(Files::new(&authority, &[&billing], EVERYTHING));
+    let identity_of = async |client: &Client| {
+        let guard = client.lock(LockRequest::new("k")).await.unwrap();
+        let shown = client.describe_lock("", "k", 1).await.unwrap();
+        guard.release().await.unwrap();
+        shown.holders[0].identity.clone()
+    };
+    let by_token = server.client(ClientOptions {
+        token: Some(Token::from_text(&billing.token).unwrap()),
+        ..trusting(&authority.file())
+    });
+    assert_eq!(identity_of(&by_token).await, "billing");
+    let own = authority.issue("worker", None);
+    let tls = Tls::from_files(authority.file(), Some((own.certificate_file, own.key_file)));
+    let by_certificate = server.client(ClientOptions {
+        tls: Some(tls.unwrap()),
+        ..ClientOptions::default()
+    });
+    assert_eq!(identity_of(&by_certificate).await, "CN=worker");
+    let socket = format!("unix:{}", server.files.path("socket").display());
+    let by_socket = Client::connect([&socket]).unwrap();
+    assert_eq!(
+        identity_of(&by_socket).await,
+        format!("unix:{}", nix::unistd::getuid())
+    );
+
+    // Nobody in particular.
+    let unknown = server.client(trusting(&authority.file()));
+    let refused = unknown.list_tables().await.unwrap_err().to_string();
+    assert!(refused.contains("clients that it knows only"), "{refused}");
+    // Of another authority.
+    let theirs = stranger.issue("worker", None);
+    let tls = Tls::from_files(
+        authority.file(),
+        Some((theirs.certificate_file, theirs.key_file)),
+    );
+    let quick = ClientOptions {
+        timeout: Duration::from_secs(2),
+        ..ClientOptions::default()
+    };
+    let refused = server.client(ClientOptions {
+        tls: Some(tls.unwrap()),
+        ..quick.clone()
+    });
+    assert!(refused.list_tables().await.is_err());
+    // Another server than the client means.
+    let misled = server.client(ClientOptions {
+        tls: Some(Tls::from_files(stranger.file(), None).unwrap()),
+        ..quick.clone()
+    });
+    let refused = misled.list_tables().await.unwrap_err().to_string();
+    assert!(
+        refused.contains("not signed by the CA that was named"),
+        "{refused}"
+    );
+    // Without TLS.
+    let plain = server.endpoint.replace("https", "http");
+    let plain = Client::connect_with([&plain], quick).unwrap();
+    assert!(plain.list_tables().await.is_err());
+}
+
+/// Sections of one worker, on a counter of its own key.
+async fn sections(client: Client, key: String, ends: Arc<AtomicBool>, made: Arc<AtomicU64>) -> u64 {
+    let mut count = 0;
+    while !ends.load(Ordering::Relaxed) {
+        let guard = client.lock(LockRequest::new(&key)).await.unwrap();
+        let value = guard.get().await.unwrap();
+        let before = value.map_or(0, |value| {
+            String::from_utf8_lossy(&value).parse::<u64>().unwrap()
+        });
+        assert_eq!(before, count);
+        count += 1;
+        guard.put(count.to_string()).await.unwrap();
+        guard.release().await.unwrap();
+        made.fetch_add(1, Ordering::Relaxed);
+    }
+    count
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_are_replaced_under_load_and_no_lock_is_lost() {
+    let seconds = std::env::var(ROTATION).map_or(8, |seconds| seconds.parse().unwrap());
+    let every = Duration::from_secs(if seconds > 30 { 10 } else { 1 });
+    let (first, second) = (Authority::named("first"), Authority::named("second"));
+    let mut present = token("billing");
+    let (mut present_ca, mut other_ca) = (&first, &second);
+    let server = Server::start(Files::new(&first, &[&present], EVERYTHING));
+    let both = server.files.path("both-ca");
+    let pem = [first.file(), second.file()].map(|file| fs::read(file).unwrap());
+    fs::write(&both, pem.concat()).unwrap();
+    let token_file = server.files.path("client-token");
+    replace(&token_file, &present.token);
+    let options = ClientOptions {
+        token: Some(Token::from_file(&token_file).unwrap()),
+        ..trusting(&both)
+    };
+    // Locks that are held all the time: by itself, in a session, and watched.
+    let client = server.client(options.clone());
+    let short = || LockRequest::new("held").ttl(Duration::from_secs(3));
+    let held = Arc::new(client.lock(short()).await.unwrap());
+    let session = client
+        .open_session(fermata_client::SessionRequest::default())
+        .await
+        .unwrap();
+    let in_session = session.lock("in session").await.unwrap();
+    let lost = Arc::new(AtomicU64::new(0));
+    let watching = {
+        let (held, lost) = (Arc::clone(&held), Arc::clone(&lost));
+        tokio::spawn(async move {
+            held.lost().await;
+            lost.fetch_add(1, Ordering::Relaxed);
+        })
+    };
+    let (ends, made) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU64::new(0)),
+    );
+    let workers: Vec<_> = (0..8)
+        .map(|worker| {
+            let client = server.client(options.clone());
+            let (ends, made) = (Arc::clone(&ends), Arc::clone(&made));
+            tokio::spawn(sections(client, format!("worker {worker}"), ends, made))
+        })
+        .collect();
+
+    let begun = Instant::now();
+    let mut rounds = 0;
+    while begun.elapsed() < Duration::from_secs(seconds) {
+        let at = begun.elapsed();
+        (present_ca, other_ca) = (other_ca, present_ca);
+        server.files.certify(present_ca);
+        // A token takes the place of another: first both, then clients change over, then the new one alone.
+        let next = token("billing");
+        server.files.know(&[&present, &next], EVERYTHING);
+        // Whoever connects anew sees the new certificate, and is known by the new token.
+        let (mut certified, mut known) = (false, false);
+        let waited = Instant::now();
+        while !(certified && known) {
+            assert!(waited.elapsed() < PATIENCE, "{}", server.log());
+            certified = server.is_reached_by(&present_ca.file(), &present).await;
+            known = server.is_reached_by(&both, &next).await;
+        }
+        replace(&token_file, &next.token);
+        sleep(Duration::from_millis(1_200)).await;
+        // Rules change as well: one that nobody needs comes and goes.
+        let more = format!(
+            "{EVERYTHING}\n[[rule]]\nwho = [\"round-{rounds}\"]\ntable = \"*\"\nallow = [\"read\"]\n"
+        );
+        server.files.know(&[&next], &more);
+        let waited = Instant::now();
+        while server.is_reached_by(&both, &present).await {
+            assert!(waited.elapsed() < PATIENCE, "{}", server.log());
+        }
+        present = next;
+        rounds += 1;
+        sleep(every.saturating_sub(begun.elapsed() - at)).await;
+    }
+    assert!(!server.is_reached_by(&other_ca.file(), &present).await);
+    let made_so_far = made.load(Ordering::Relaxed);
+    until("sections go on", || {
+        made.load(Ordering::Relaxed) > made_so_far + 10
+    })
+    .await;
+    ends.store(true, Ordering::Relaxed);
+    let mut all = 0;
+    for worker in workers {
+        all += worker.await.unwrap();
+    }
+    assert_eq!(lost.load(Ordering::Relaxed), 0);
+    assert!(held.is_valid() && in_session.is_valid());
+    held.put("still held").await.unwrap();
+    in_session.put("still held").await.unwrap();
+    watching.abort();
+    println!("{rounds} rounds of replaced files, {all} sections of 8 workers, no lock lost");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_used_leaves_in_force_what_was_and_a_hangup_ends_nothing() {
+    let authority = Authority::named("ours");
+    let billing = token("billing");
+    let server = Server::start(Files::new(&authority, &[&billing], EVERYTHING));
+    let reached = async || server.is_reached_by(&authority.file(), &billing).await;
+    assert!(reached().await);
+    for (name, text, said) in [
+        ("cert", "nonsense", "tls.cert_file: "),
+        ("tokens", "billing", "tokens: line 1 is not NAME"),
+        ("rules", "[[rule]]", "rules: "),
+    ] {
+        let before = fs::read(server.files.path(name)).unwrap();
+        replace(&server.files.path(name), text);
+        until(said, || server.log().contains(said)).await;
+        assert!(reached().await, "{name}");
+        replace(&server.files.path(name), before);
+    }
+    let reloads = || {
+        server
+            .log()
+            .matches("tokens and rules: those in the files are in force")
+            .count()
+    };
+    until("what is right is taken", || reloads() >= 1).await;
+    let before = reloads();
+    server.signal(Signal::SIGHUP);
+    until("a hangup is heard", || reloads() > before).await;
+    assert!(reached().await);
+}
+
+/// How a server that must not start ends, and what it says.
+fn refused(args: &[&str]) -> (Option<i32>, String) {
+    let data = TempDir::new().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_fermata"))
+        .arg("serve")
+        .args(["--data-dir", data.path().to_str().unwrap()])
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    (
+        output.status.code(),
+        String::from_utf8(output.stderr).unwrap(),
+    )
+}
+
+#[test]
+fn what_is_missing_to_be_reached_by_others_is_named() {
+    let authority = Authority::named("ours");
+    let files = Files::new(&authority, &[&token("a")], "nonsense");
+    let path = |name: &str| files.path(name).to_str().unwrap().to_owned();
+    let (cert, key, tokens, rules) = (path("cert"), path("key"), path("tokens"), path("rules"));
+    let tls = ["--client-tls-certificate", &cert, "--client-tls-key", &key];
+    let open = ["--listen", "0.0.0.0:0"];
+    for (args, words) in [
+        (open.to_vec(), "neither encrypted nor are its clients known"),
+        (
+            [&open[..], &tls].concat(),
+            "it takes calls of everybody. Set auth.tokens_file",
+        ),
+        (
+            [&open[..], &["--tokens-file", &tokens]].concat(),
+            "it is not encrypted. Set tls.cert_file",
+        ),
+        (
+            vec!["--client-tls-certificate", &cert],
+            "tls: cert_file and key_file belong together",
+        ),
+        (
+            vec!["--client-tls-ca", &cert],
+            "tls.client_ca_file: clients show certificates only",
+        ),
+        (
+            vec!["--rules-file", &rules],
+            "auth.rules_file: rules are for clients that are known",
+        ),
+        (
+            vec!["--tokens-file", &tokens, "--rules-file", &rules],
+            "rules: TOML parse error",
+        ),
+        (
+            vec!["--tokens-file", "/nowhere"],
+            "auth: /nowhere: No such file",
+        ),
+        (
+            vec!["--client-tls-certificate", &cert, "--client-tls-key", &cert],
+            "tls.key_file: ",
+        ),
+        (vec!["--listen", "unix:here"], "write unix:/PATH"),
+    ] {
+        let (code, said) = refused(&args);
+        assert_eq!(code, Some(78), "{args:?}: {said}");
+        assert!(said.contains(words), "{args:?}: {said}");
+    }
+}
