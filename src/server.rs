@@ -174,7 +174,8 @@ impl Server {
         match self.tls.clone() {
             None => self.serve_admitted(counted, shutdown).await,
             Some(tls) => {
-                let secured = handshake::secured(counted, Side::Client, move || tls.acceptor());
+                let side = Side::Client(self.check.clone());
+                let secured = handshake::secured(counted, side, move || tls.acceptor());
                 self.serve_admitted(secured, shutdown).await
             }
         }

@@ -102,6 +102,11 @@ impl Policy {
         self.tokens.is_some() || self.certificates
     }
 
+    /// Whether a token that is sent counts.
+    pub fn takes_tokens(&self) -> bool {
+        self.tokens.is_some()
+    }
+
     /// Whether this identity may do all of this there.
     pub fn allows(&self, identity: &str, verbs: Verbs, scope: Scope<'_>) -> bool {
         let rules = self.rules.as_ref();

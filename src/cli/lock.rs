@@ -5,14 +5,17 @@ use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use fermata_client::{Client, GuardState, LockGuard, Lost, Moment, ReleaseError};
+use fermata_command::failure::status_of_signal;
+use fermata_command::output::{Format, print_json, print_text};
 use fermata_command::remote::{ENDPOINT_VARIABLE, Remote, TABLE_VARIABLE};
 use fermata_command::{Failure, Span, exit};
 use nix::sys::signal::Signal;
+use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::aside::{Aside, say};
 use super::child::{Running, status_of};
-use super::signals::Signals;
+use super::signals::{Signals, ends_a_wait};
 use super::waiting::LockFlags;
 
 /// The environment variable that hands the lockRef to the command.
@@ -37,9 +40,13 @@ pub struct Args {
     #[arg(value_name = "KEY")]
     key: String,
 
-    /// The command, and its arguments
-    #[arg(value_name = "COMMAND", last = true, required = true)]
+    /// The command, and its arguments; without one the lock is kept until a signal ends this
+    #[arg(value_name = "COMMAND", last = true, conflicts_with = "script")]
     command: Vec<OsString>,
+
+    /// The command, for a shell: as -- sh -c SCRIPT
+    #[arg(short = 'c', long = "command", value_name = "SCRIPT")]
+    script: Option<OsString>,
 
     /// When the lock is lost the command gets SIGTERM, and SIGKILL after this
     #[arg(long, value_name = "SPAN", default_value = "10s")]
@@ -53,6 +60,11 @@ pub struct Args {
 }
 
 const HELP: &str = "\
+Without a command the lockRef is printed on stdout (with --output json its
+fencing token, table and key as well), and the lock is kept until SIGTERM,
+SIGINT, SIGHUP or SIGQUIT ends this, or the lock is lost. Whoever has the
+lockRef may act under the lock.
+
 Environment of the command:
   FERMATA_LOCK_REF       the lockRef: `fermata get --lock-ref` and
                          `fermata put --lock-ref` use it
@@ -86,16 +98,19 @@ Exit status:
    66  there is no such table
    69  no server could be reached, or none could do it in time
    70  the lock was lost, and the command was stopped
-   75  --try, and others hold the lock; or a limit of the server is reached
+   75  --try, and others hold the lock (see --conflict-exit-code); or a limit
+       of the server is reached
    77  not allowed
-  124  the wait timed out (--wait)
+  124  the wait timed out (--wait; see --conflict-exit-code)
   126  the command cannot be run
   127  there is no such command
-  128+n  ended by signal n while waiting; the queue entry is released
+  128+n  ended by signal n while waiting, or without a command; the entry, or
+       the lock, is released
 
 Examples:
   fermata lock orders-42 -- ./charge.sh 42
   fermata lock --try nightly-report -- make report || [ $? -eq 75 ]
+  fermata lock -n -E 0 -q nightly-report -c 'make report'  # as flock has it
   fermata lock --disconnect-grace 500ms leader -- ./serve.sh
   fermata lock --wait 30s --ttl 10s deploy -- \\
     sh -c './deploy.sh && fermata put --lock-ref \"$(git rev-parse HEAD)\"'";
@@ -135,8 +150,20 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
     } else {
         table
     };
+    let command = match args.script {
+        Some(script) => vec!["sh".into(), "-c".into(), script],
+        None => args.command,
+    };
+    if command.is_empty() {
+        let shown = Shown {
+            table: &table,
+            key: &args.key,
+            format: args.remote.format(),
+        };
+        return hold(guard, signals, &shown).await;
+    }
     variables.push((TABLE_VARIABLE, table));
-    let running = match Running::start(&args.command, &variables) {
+    let running = match Running::start(&command, &variables) {
         Ok(running) => running,
         Err(failure) => {
             release(guard, &args.key).await?;
@@ -154,6 +181,50 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
     };
     let status = holding.until_ended().await?;
     holding.end(status).await
+}
+
+/// What is printed of a lock that is kept without a command.
+struct Shown<'a> {
+    table: &'a str,
+    key: &'a str,
+    format: Format,
+}
+
+/// Keeps the lock without a command, until a signal or its loss.
+async fn hold(guard: LockGuard, mut signals: Signals, shown: &Shown<'_>) -> Result<u8, Failure> {
+    let printed = match shown.format {
+        Format::Text => print_text(&format!("{}\n", guard.lock_ref())),
+        Format::Json => print_json(&json!({
+            "lock_ref": guard.lock_ref(),
+            "fencing_token": guard.fencing_token(),
+            "table": shown.table,
+            "key": shown.key,
+        })),
+    };
+    if let Err(unread) = printed {
+        release(guard, shown.key).await?;
+        return Err(unread.into());
+    }
+    let lost = loop {
+        tokio::select! {
+            biased;
+            lost = guard.lost() => break lost,
+            signal = signals.next() => if ends_a_wait(signal) {
+                release(guard, shown.key).await?;
+                return Ok(status_of_signal(signal as i32));
+            },
+        }
+    };
+    let _ = timeout(RELEASE_LOST_MAX, guard.release()).await;
+    Err(Failure::new(
+        exit::LOCK_LOST,
+        format!(
+            "lost the lock on {}: {} ({})",
+            shown.key,
+            fermata_command::output::one_line(&lost.detail),
+            lost.reason.as_str()
+        ),
+    ))
 }
 
 /// Gives the lock back. That it could not be told to the server is no failure of the command: the lock
@@ -355,11 +426,17 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_needed_and_keeps_its_own_options() {
+    fn a_command_keeps_its_own_options() {
         for good in [
             &["fermata", "lock", "k", "--", "ls", "--try"][..],
             &["fermata", "lock", "--try", "k", "--", "ls"],
             &["fermata", "lock", "k", "--wait", "1m30s", "--", "ls", "-l"],
+            &[
+                "fermata", "lock", "-w", "30", "-E", "0", "-q", "k", "-c", "ls -l",
+            ],
+            &["fermata", "lock", "-n", "k", "--", "ls", "-c"],
+            &["fermata", "lock", "--nonblock", "k", "--", "ls"],
+            &["fermata", "lock", "k"],
             &[
                 "fermata",
                 "--endpoint",
@@ -382,10 +459,11 @@ mod tests {
             assert!(Cli::try_parse_from(good).is_ok(), "{good:?}");
         }
         for bad in [
-            &["fermata", "lock", "k"][..],
-            &["fermata", "lock", "k", "ls"],
+            &["fermata", "lock", "k", "ls"][..],
             &["fermata", "lock", "--", "ls"],
-            &["fermata", "lock", "--wait", "30", "k", "--", "ls"],
+            &["fermata", "lock", "--wait", "30x", "k", "--", "ls"],
+            &["fermata", "lock", "-E", "256", "k", "--", "ls"],
+            &["fermata", "lock", "k", "-c", "ls", "--", "ls"],
             &["fermata", "lock", "--try", "--wait", "3s", "k", "--", "ls"],
         ] {
             assert!(Cli::try_parse_from(bad).is_err(), "{bad:?}");
@@ -408,8 +486,7 @@ mod tests {
             assert!(said.contains(tip), "{said}");
         }
         for words in [
-            &["fermata", "lock", "k"][..],
-            &["fermata", "lock", "k", "--oops", "--", "ls"],
+            &["fermata", "lock", "k", "--oops", "--", "ls"][..],
             &["fermata", "get", "a", "b"],
         ] {
             let said = said(words);

@@ -8,7 +8,9 @@ pub mod check;
 mod child;
 mod cluster;
 pub mod end;
+mod explain;
 mod get;
+mod ignored;
 mod lock;
 mod locks;
 mod put;
@@ -58,6 +60,7 @@ enum FermataCommand {
     Get(get::Args),
     Put(put::Args),
     Token(token::Args),
+    Explain(explain::Args),
     Bench(fermata_bench::Args<bench::Flags>),
     /// Print completions for a shell
     #[command(after_help = "Example: fermata completions bash > /etc/bash_completion.d/fermata")]
@@ -95,11 +98,13 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
         }
         FermataCommand::Schema(args) if before.is_empty() => schema::run(args).await,
         FermataCommand::Token(args) if before.is_empty() => token::run(&args),
+        FermataCommand::Explain(args) if before.is_empty() => explain::run(&args),
         FermataCommand::Completions { shell } if before.is_empty() => completions(shell),
         FermataCommand::Serve(_)
         | FermataCommand::Check(_)
         | FermataCommand::Schema(_)
         | FermataCommand::Token(_)
+        | FermataCommand::Explain(_)
         | FermataCommand::Completions { .. } => Err(Failure::usage(
             "options before the command are for client commands; give those of this one after it",
         )),

@@ -7,6 +7,8 @@ use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use super::ignored::is_ignored;
+
 /// What is heard.
 const HEARD: [Signal; 6] = [
     Signal::SIGINT,
@@ -17,7 +19,7 @@ const HEARD: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// Hears signals from when it is made: they do not end this process any more.
+/// Hears signals from when it is made, but for those that it was started to ignore: they do not end this process any more.
 pub struct Signals {
     heard: mpsc::Receiver<Signal>,
     terminal: Option<File>,
@@ -27,7 +29,10 @@ impl Signals {
     /// Starts to hear. Must be called inside a Tokio runtime.
     pub fn new() -> io::Result<Signals> {
         let (notify, heard) = mpsc::channel(HEARD.len());
-        for number in HEARD {
+        let heard_here = HEARD
+            .into_iter()
+            .filter(|number| !is_ignored(*number as i32));
+        for number in heard_here.collect::<Vec<_>>() {
             let mut stream = signal(SignalKind::from_raw(number as i32))?;
             let notify = notify.clone();
             tokio::spawn(async move {

@@ -1,5 +1,10 @@
 //! `fermata token`: makes a token by which a server knows a client.
 
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
 use aws_lc_rs::rand;
 use fermata_command::output::print_text;
 use fermata_command::{Failure, exit};
@@ -7,18 +12,19 @@ use fermata_command::{Failure, exit};
 use crate::access::NewToken;
 
 const HELP: &str = "\
-The token goes to stdout: keep it in a file that only the client can read, and
-name that with --token-file or FERMATA_TOKEN_FILE. Its line for the server's
-auth.tokens_file, which holds a hash of it only, goes to stderr.
+The token goes to a file that only its owner can read; name that to the client
+with --token-file or FERMATA_TOKEN_FILE. Its line for the server's
+auth.tokens_file, which holds a hash of it only, goes to stdout.
 
 A name may have several tokens: to replace one, add the line of the new one,
 let clients change over, and take the old line away. The server takes the file
-within a second of each change.
+within some two seconds of each change.
 
-Exit status: 0; 64 malformed; 71 the system gives no random bytes.
+Exit status: 0; 64 malformed; 71 the system gives no random bytes; 73 the file
+is there already, or cannot be made.
 
 Example:
-  fermata token billing > billing.token 2>> tokens";
+  fermata token billing --out billing.token >> tokens";
 
 /// Make a token by which a server knows a client
 #[derive(Debug, Clone, clap::Args)]
@@ -27,6 +33,10 @@ pub struct Args {
     /// Who has it: 1 to 64 letters, digits, '.', '_' or '-'
     #[arg(value_name = "NAME")]
     name: String,
+
+    /// The file to make, with the token
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
 }
 
 /// Runs the command.
@@ -40,7 +50,19 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
             args.name
         )));
     };
-    print_text(&format!("{}\n", made.token))?;
-    eprintln!("{}", made.line);
+    write(&args.out, &made.token)?;
+    print_text(&format!("{}\n", made.line))?;
     Ok(0)
+}
+
+fn write(file: &Path, token: &str) -> Result<(), Failure> {
+    let failed = |error: io::Error| {
+        Failure::new(exit::CANNOT_CREATE, format!("{}: {error}", file.display()))
+    };
+    let mut options = OpenOptions::new();
+    let opened = options.write(true).create_new(true).mode(0o600).open(file);
+    let mut opened = opened.map_err(failed)?;
+    writeln!(opened, "{token}")
+        .and_then(|()| opened.sync_all())
+        .map_err(failed)
 }

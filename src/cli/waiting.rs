@@ -7,7 +7,7 @@ use std::time::Duration;
 use fermata_client::{
     Client, LockGuard, LockRequest, Moment, Progress, QueueEntry, SessionRequest, WaitError,
 };
-use fermata_command::{Failure, Span, exit};
+use fermata_command::{Failure, Span, SpanError, exit};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::sys::signal::Signal;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -27,12 +27,25 @@ const LINE_EVERY: Duration = Duration::from_secs(30);
 #[command(next_help_heading = "Taking the lock")]
 pub struct LockFlags {
     /// Do not wait: exit with 75 if others hold the lock
-    #[arg(long = "try", conflicts_with = "wait")]
+    #[arg(
+        short = 'n',
+        long = "try",
+        visible_alias = "nonblock",
+        conflicts_with = "wait"
+    )]
     pub once: bool,
 
-    /// Wait this long at most, then exit with 124 [default: without end]
-    #[arg(long, value_name = "SPAN")]
+    /// Wait this long at most, then exit with 124; a bare number is seconds [default: without end]
+    #[arg(short = 'w', long, value_name = "SPAN", value_parser = span_or_seconds)]
     pub wait: Option<Span>,
+
+    /// Exit with this status, and not with 75 or 124, if others hold the lock
+    #[arg(short = 'E', long, value_name = "STATUS")]
+    pub conflict_exit_code: Option<u8>,
+
+    /// Say nothing while it waits, nor that others hold the lock
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
 
     /// The lock lives this long without a renewal from here (they are sent each third of it)
     /// [default: the server's, 30s]
@@ -47,6 +60,14 @@ pub struct LockFlags {
     /// A label for people who look at the locks (default: user@host)
     #[arg(long, value_name = "TEXT")]
     pub owner: Option<String>,
+}
+
+/// As `flock` takes it as well.
+fn span_or_seconds(text: &str) -> Result<Span, SpanError> {
+    match text.parse::<u32>() {
+        Ok(seconds) => Ok(Span::from_secs(seconds.into())),
+        Err(_) => text.parse(),
+    }
 }
 
 impl LockFlags {
@@ -88,6 +109,22 @@ impl LockFlags {
         self.wait.map(Span::duration)
     }
 
+    /// Others hold the lock, and it is not waited for any longer.
+    fn conflict(&self, key: &str, position: u32) -> Failure {
+        let (status, message) = match self.once {
+            true => (
+                exit::TEMPORARY,
+                format!("{key} is locked by others ({position} ahead)"),
+            ),
+            false => (
+                exit::TIMED_OUT,
+                format!("{key} is still locked by others after the wait ({position} ahead)"),
+            ),
+        };
+        let message = if self.quiet { String::new() } else { message };
+        Failure::new(self.conflict_exit_code.unwrap_or(status), message)
+    }
+
     /// Takes the lock, or gives its entry in the queue up.
     pub async fn lock(
         &self,
@@ -101,21 +138,15 @@ impl LockFlags {
         let end = limit.map(|limit| client.clock().now().after(limit));
         let mut entry = take_entry(self.enqueue(client, request), signals).await?;
         let limit = end.map(|end| client.clock().now().until(end));
-        let waited = wait(client, &mut entry, key, limit, signals).await;
+        let shown = limit != Some(Duration::ZERO) && !self.quiet;
+        let waited = wait(client, &mut entry, (key, shown), limit, signals).await;
         let failure = match waited {
             Ok(guard) => return Ok(guard),
             Err(Unlocked::Signal(signal)) => Failure::signal(
                 signal,
                 format!("{signal} while waiting for {key}; the queue entry is released"),
             ),
-            Err(Unlocked::Wait(WaitError::TimedOut { position })) if self.once => Failure::new(
-                exit::TEMPORARY,
-                format!("{key} is locked by others ({position} ahead)"),
-            ),
-            Err(Unlocked::Wait(WaitError::TimedOut { position })) => Failure::new(
-                exit::TIMED_OUT,
-                format!("{key} is still locked by others after the wait ({position} ahead)"),
-            ),
+            Err(Unlocked::Wait(WaitError::TimedOut { position })) => self.conflict(key, position),
             Err(Unlocked::Wait(error)) => Failure::from(error),
         };
         give_up(entry, signals).await;
@@ -166,12 +197,11 @@ enum Unlocked {
 async fn wait(
     client: &Client,
     entry: &mut QueueEntry,
-    key: &str,
+    (key, shown): (&str, bool),
     limit: Option<Duration>,
     signals: &mut Signals,
 ) -> Result<LockGuard, Unlocked> {
     let reported: Mutex<Option<Progress>> = Mutex::new(None);
-    let shown = limit != Some(Duration::ZERO);
     let mut line = Line::new(key, client.clock().now());
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -8,16 +8,15 @@ use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use fermata_proto::ForceReleaseResponse;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use tokio::sync::watch;
 use tokio::time::Instant;
-use tonic::Status;
+use tonic::{Code, Status};
 
-use super::calls::Target;
+use super::calls::{ForceRelease, Target};
 use super::status;
 use crate::access::{Access, Login, LoginRefused, Origin, Scope, Verbs};
-use crate::lock::EntryName;
 
 /// What may be called by everybody: probes have no login.
 const OPEN: &str = "/grpc.health.";
@@ -28,14 +27,19 @@ const BEARER: &[u8] = b"bearer ";
 /// The target of lines of the audit log, in filters.
 const AUDIT: &str = "fermata::audit";
 
-/// How many refusals are written a second. Of more it is said how many there were: whoever is refused must not fill a disk.
+/// So much of a path is written.
+const PATH_BYTES_MAX: usize = 128;
+
+/// How many refusals of each kind are written a second. Of more it is said how many there were: whoever is refused must not fill a disk.
 const REFUSALS_A_SECOND: u32 = 20;
 
 /// Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct AccessCheck {
     access: Access,
-    refusals: Arc<Mutex<Refusals>>,
+    /// Of logins, and of calls: whoever is not let in must not hide what those do who are.
+    logins: Arc<Mutex<Refusals>>,
+    calls: Arc<Mutex<Refusals>>,
 }
 
 /// Those of the present second.
@@ -49,14 +53,15 @@ struct Refusals {
 impl AccessCheck {
     /// By this policy.
     pub fn new(access: Access) -> AccessCheck {
-        let refusals = Refusals {
+        let none = || Refusals {
             since: Instant::now(),
             written: 0,
             left_out: 0,
         };
         AccessCheck {
             access,
-            refusals: Arc::new(Mutex::new(refusals)),
+            logins: Arc::new(Mutex::new(none())),
+            calls: Arc::new(Mutex::new(none())),
         }
     }
 
@@ -78,12 +83,13 @@ impl AccessCheck {
         let policy = self.access.policy();
         let login = match bearer(headers) {
             Ok(token) => policy.login(caller, token),
-            Err(malformed) if policy.needs_login() => Err(malformed),
+            Err(malformed) if policy.takes_tokens() => Err(malformed),
             Err(_) => policy.login(caller, None),
         };
         login.map_err(|why| {
             let from = caller.map_or("", |caller| &*caller.from);
-            if let Some(left_out) = self.is_to_be_written() {
+            if let Some(left_out) = is_to_be_written(&self.logins) {
+                let path = path.get(..PATH_BYTES_MAX).unwrap_or(path);
                 tracing::warn!(target: AUDIT, from, path, %why, left_out, "a login was refused");
             }
             status::of_login(why)
@@ -106,7 +112,7 @@ impl AccessCheck {
         }
         let (identity, from) = (&*login.identity, &*login.from);
         let denied = status::denied(identity, verbs, scope);
-        if let Some(left_out) = self.is_to_be_written() {
+        if let Some(left_out) = is_to_be_written(&self.calls) {
             let what = denied.message();
             tracing::warn!(target: AUDIT, identity, from, what, left_out, "a call was denied");
         }
@@ -132,32 +138,63 @@ impl AccessCheck {
         }
     }
 
-    /// Wakes whoever is to check again.
-    pub fn replaced(&self) -> watch::Receiver<()> {
-        self.access.replaced()
+    /// Returns once a login may not do this any more: what a call that waits ends with.
+    pub(super) async fn until_refused(
+        &self,
+        login: &Login,
+        verbs: Verbs,
+        target: &Target,
+    ) -> Status {
+        let mut replaced = self.access.replaced();
+        loop {
+            if let Err(refused) = self.check(login, verbs, target) {
+                return refused;
+            }
+            if replaced.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
     }
 
-    /// How many were left out since one was written; `None` where this one is left out as well.
-    fn is_to_be_written(&self) -> Option<u64> {
-        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        if now.duration_since(refusals.since) >= Duration::from_secs(1) {
-            refusals.since = now;
-            refusals.written = 0;
+    /// A connection was refused: the certificate of whoever is at its other end is not trusted, or there is another fault.
+    pub fn connection_refused(&self, from: &str, why: &str) {
+        if let Some(left_out) = is_to_be_written(&self.logins) {
+            tracing::warn!(target: AUDIT, from, why, left_out, "a connection was refused");
         }
-        if refusals.written >= REFUSALS_A_SECOND {
-            refusals.left_out += 1;
-            return None;
-        }
-        refusals.written += 1;
-        Some(std::mem::take(&mut refusals.left_out))
     }
 }
 
-/// An entry was ended by force, or was to be.
-pub(super) fn forced(login: &Login, name: &EntryName, (by, reason): (&str, &str), came: &str) {
-    let (identity, from) = (&*login.identity, &*login.from);
-    tracing::info!(target: AUDIT, identity, from, entry = %name, by, reason, came, "an end by force");
+/// How many were left out since one was written; `None` where this one is left out as well.
+fn is_to_be_written(refusals: &Mutex<Refusals>) -> Option<u64> {
+    let mut refusals = refusals.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = Instant::now();
+    if now.duration_since(refusals.since) >= Duration::from_secs(1) {
+        refusals.since = now;
+        refusals.written = 0;
+    }
+    if refusals.written >= REFUSALS_A_SECOND {
+        refusals.left_out += 1;
+        return None;
+    }
+    refusals.written += 1;
+    Some(std::mem::take(&mut refusals.left_out))
+}
+
+/// An entry was ended by force, or was to be. That it was denied is written where that is found out.
+pub(super) fn forced(
+    login: &Login,
+    asked: &ForceRelease,
+    came: Result<&ForceReleaseResponse, &Status>,
+) {
+    let came = match came {
+        Ok(answer) if answer.already_released => "had ended before".to_owned(),
+        Ok(_) => "ended".to_owned(),
+        Err(status) if status.code() == Code::PermissionDenied => return,
+        Err(status) => format!("{:?}: {}", status.code(), status.message()),
+    };
+    let (identity, from, entry) = (&*login.identity, &*login.from, asked.name());
+    let (by, reason) = asked.words();
+    tracing::info!(target: AUDIT, identity, from, %entry, by, reason, came, "an end by force");
 }
 
 /// The token in the headers of a call.
@@ -202,10 +239,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_is_refused_often_fills_no_log() {
         let check = AccessCheck::open();
-        let written = (0..50).filter_map(|_| check.is_to_be_written());
+        let written = (0..50).filter_map(|_| is_to_be_written(&check.logins));
         assert_eq!(written.collect::<Vec<_>>(), vec![0; 20]);
+        // The others are not hidden by that.
+        assert_eq!(is_to_be_written(&check.calls), Some(0));
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(check.is_to_be_written(), Some(30));
-        assert_eq!(check.is_to_be_written(), Some(0));
+        assert_eq!(is_to_be_written(&check.logins), Some(30));
+        assert_eq!(is_to_be_written(&check.logins), Some(0));
     }
 }

@@ -108,7 +108,7 @@ where
         let span = span_of(path);
         let message_bytes_max = self.layer.message_bytes_max;
         if ours && !STREAMS_IN.iter().any(|method| path.ends_with(method)) {
-            let by = deadline.answer_by_or(self.layer.call_max);
+            let by = deadline.answer_within(self.layer.call_max);
             let stopping = self.layer.stopping.clone();
             request = request.map(|body| Body::new(TimelyBody::new(body, by, stopping)));
         }

@@ -78,10 +78,11 @@ impl Deadline {
         self.before(self.margin() / 2)
     }
 
-    /// When to answer a call that may take `call_max` where its caller set no deadline.
-    pub fn answer_by_or(&self, call_max: Duration) -> Instant {
-        self.answer_by()
-            .unwrap_or_else(|| later(self.received, call_max))
+    /// When to answer a call that may take `call_max`: then, or before its caller's deadline, whichever is first. However long
+    /// a caller listens, nothing is kept for it for ever.
+    pub fn answer_within(&self, call_max: Duration) -> Instant {
+        let longest = later(self.received, call_max);
+        self.answer_by().map_or(longest, |by| by.min(longest))
     }
 
     fn before(&self, margin: Duration) -> Option<Instant> {
@@ -200,7 +201,17 @@ mod tests {
     #[test]
     fn a_limit_without_end_overflows_no_clock() {
         let none = Deadline::of_headers(&HeaderMap::new());
-        assert!(none.answer_by_or(Duration::MAX) > Instant::now());
+        assert!(none.answer_within(Duration::MAX) > Instant::now());
+    }
+
+    #[test]
+    fn the_lesser_of_deadline_and_limit_counts() {
+        let limit = Duration::from_secs(10);
+        let within = |deadline: Deadline| deadline.answer_within(limit) - deadline.received;
+        assert_eq!(within(given("1S")), Duration::from_millis(950));
+        assert_eq!(within(given("99999999H")), limit);
+        assert_eq!(within(given("11S")), limit);
+        assert_eq!(within(Deadline::of_headers(&HeaderMap::new())), limit);
     }
 
     #[tokio::test]

@@ -188,7 +188,7 @@ fn deadline(text: &str) {
         http::HeaderName::from_static("grpc-timeout"),
         value,
     )]));
-    deadline.answer_by_or(Duration::from_secs(10));
+    deadline.answer_within(Duration::from_secs(10));
     for earlier in [
         deadline.wait_until(),
         deadline.answer_by(),

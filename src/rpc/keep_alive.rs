@@ -137,9 +137,12 @@ impl Drop for Connected {
     }
 }
 
-/// Whether a renewal failed for want of something that the next one may find: a store, a replica, room.
+/// Whether a renewal failed for want of something that the next one may find: a store, a replica, room, a rule.
 fn is_of_one_lease(status: &Status) -> bool {
-    matches!(status.code(), Code::Unavailable | Code::ResourceExhausted)
+    matches!(
+        status.code(),
+        Code::Unavailable | Code::ResourceExhausted | Code::PermissionDenied
+    )
 }
 
 /// What the client's side of the stream brings.

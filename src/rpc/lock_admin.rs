@@ -13,8 +13,8 @@ use fermata_proto::{
 use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status};
-use tracing::Span;
 use tracing::field::display;
+use tracing::{Instrument as _, Span};
 use uuid::Uuid;
 
 use super::calls::{ForceRelease, UnaryCall as _};
@@ -99,7 +99,7 @@ impl LockAdminRpc {
     }
 
     fn answer_by<T>(&self, request: &Request<T>) -> Instant {
-        Deadline::of_request(request.extensions()).answer_by_or(self.limits.call_max())
+        Deadline::of_request(request.extensions()).answer_within(self.limits.call_max())
     }
 }
 
@@ -167,15 +167,22 @@ impl LockAdmin for LockAdminRpc {
     ) -> Result<Response<ForceReleaseResponse>, Status> {
         let context = self.router.context(&request);
         let force = ForceRelease::parse(request.into_inner(), &context)?;
-        let answer_by = force.answer_by(&context);
-        let came = self.router.make(&force, &context, answer_by).await;
-        let said = match &came {
-            Ok(served) if served.answer.already_released => "had ended before".to_owned(),
-            Ok(_) => "ended".to_owned(),
-            Err(status) => format!("{:?}: {}", status.code(), status.message()),
+        let (router, span) = (self.router.clone(), Span::current());
+        // In a task of its own: whoever hangs up meanwhile is in the audit log all the same.
+        let made = async move {
+            let answer_by = force.answer_by(&context);
+            let came = router.make(&force, &context, answer_by).await;
+            access_check::forced(
+                &context.login,
+                &force,
+                came.as_ref().map(|served| &served.answer),
+            );
+            came
         };
-        access_check::forced(&context.login, force.name(), force.words(), &said);
-        Ok(came?.into_response())
+        let came = tokio::spawn(made.instrument(span)).await;
+        Ok(came
+            .map_err(|_| status::outcome_unknown())??
+            .into_response())
     }
 
     async fn list_sessions(

@@ -41,7 +41,7 @@ pub async fn renew(
     let soon = later(Instant::now(), ANSWER_WITHIN);
     let renewals = Renewals {
         router,
-        answer_by: context.deadline.answer_by_or(ANSWER_WITHIN).min(soon),
+        answer_by: context.deadline.answer_within(ANSWER_WITHIN).min(soon),
         context,
         limit: PartLimit::default(),
     };

@@ -19,6 +19,7 @@ use super::client_tls;
 use super::connection::Admitted;
 use super::wire::{ServerIo, ServerWire};
 use crate::access::Origin;
+use crate::rpc::AccessCheck;
 
 /// How long a handshake may take.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -29,9 +30,11 @@ const FAREWELL: Duration = Duration::from_secs(1);
 const FAREWELL_BYTES_MAX: u64 = 64 * 1024;
 
 /// Who is at the other end.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) enum Side {
-    Client,
+    /// A client; with who writes the audit log.
+    Client(AccessCheck),
+    /// Another replica.
     Replica,
 }
 
@@ -45,7 +48,7 @@ pub(super) fn secured<E>(
     let begun = (Box::pin(incoming), JoinSet::new());
     let acceptor = Arc::new(acceptor);
     stream::unfold(begun, move |(mut incoming, mut handshakes)| {
-        let acceptor = Arc::clone(&acceptor);
+        let (acceptor, side) = (Arc::clone(&acceptor), side.clone());
         async move {
             loop {
                 tokio::select! {
@@ -57,7 +60,7 @@ pub(super) fn secured<E>(
                         Ok(admitted) => match admitted.io {
                             ServerWire { io: ServerIo::Tcp(io), caller } => {
                                 let plain = Plain { io, caller, permit: admitted.permit };
-                                drop(handshakes.spawn(handshake(acceptor(), side, plain)));
+                                drop(handshakes.spawn(handshake(acceptor(), side.clone(), plain)));
                             }
                             wire => {
                                 let admitted = Admitted { io: wire, permit: admitted.permit };
@@ -89,8 +92,8 @@ async fn handshake(
     let at = at.ok().map(tracing::field::display);
     let why = match timeout(WITHIN, acceptor.accept(io).into_fallible()).await {
         Ok(Ok(io)) => {
-            let caller = match side {
-                Side::Client => known(&io, caller),
+            let caller = match &side {
+                Side::Client(check) => known(check, &io, caller),
                 Side::Replica => caller,
             };
             let io = ServerIo::Tls(Box::new(io));
@@ -111,10 +114,7 @@ async fn handshake(
         (Ok(why), Side::Replica) => {
             tracing::warn!(%from, at, why, "a connection of a replica was refused");
         }
-        // Whoever reaches the port could fill the log with these.
-        (Ok(why), Side::Client) => {
-            tracing::debug!(%from, at, why, "a connection of a client was refused");
-        }
+        (Ok(why), Side::Client(check)) => check.connection_refused(&from, &why),
         (Err(error), _) => {
             tracing::debug!(%from, at, %error, "a connection ended in its TLS handshake");
         }
@@ -123,14 +123,14 @@ async fn handshake(
 }
 
 /// The caller, with who it is by its certificate, where it showed one.
-fn known(io: &TlsStream<TcpStream>, caller: Origin) -> Origin {
+fn known(check: &AccessCheck, io: &TlsStream<TcpStream>, caller: Origin) -> Origin {
     let (_, connection) = io.get_ref();
     let shown = connection.peer_certificates().and_then(<[_]>::first);
     let certificate = shown.and_then(|shown| match client_tls::identity(shown) {
         Ok(identity) => Some(identity),
         Err(why) => {
-            let from = &caller.from;
-            tracing::warn!(%from, why, "a client's certificate, which is signed as it must be, says not who it is");
+            let why = format!("the certificate is trusted, and says not who it is of: {why}");
+            check.connection_refused(&caller.from, &why);
             None
         }
     });

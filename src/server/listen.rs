@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -133,10 +133,16 @@ impl From<TcpListener> for ServerListener {
 pub struct SocketListener {
     listener: UnixListener,
     path: PathBuf,
+    /// Which it is: another process may have put its own there since.
+    inode: u64,
 }
 
 impl Drop for SocketListener {
     fn drop(&mut self) {
+        let there = std::fs::symlink_metadata(&self.path);
+        if there.is_ok_and(|there| there.ino() != self.inode) {
+            return;
+        }
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::debug!(path = %self.path.display(), %error, "a socket was not removed");
         }
@@ -163,12 +169,28 @@ pub async fn bind_socket(path: &Path) -> Result<SocketListener, ListenError> {
             Err(error) => return Err(refused(error.to_string())),
         },
     }
-    let listener = UnixListener::bind(path).map_err(|error| refused(error.to_string()))?;
+    // Nobody reaches it before it has its mode.
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}", std::process::id()));
+    let beside = PathBuf::from(beside);
+    let listener = UnixListener::bind(&beside).map_err(|error| refused(error.to_string()))?;
+    let put = || {
+        let mode = std::fs::Permissions::from_mode(SOCKET_MODE);
+        std::fs::set_permissions(&beside, mode)?;
+        let inode = std::fs::symlink_metadata(&beside)?.ino();
+        std::fs::rename(&beside, path)?;
+        Ok(inode)
+    };
+    let inode = put().map_err(|error: io::Error| {
+        let _ = std::fs::remove_file(&beside);
+        refused(error.to_string())
+    })?;
     let path = path.to_owned();
-    let socket = SocketListener { listener, path };
-    let mode = std::fs::Permissions::from_mode(SOCKET_MODE);
-    std::fs::set_permissions(&socket.path, mode).map_err(|error| refused(error.to_string()))?;
-    Ok(socket)
+    Ok(SocketListener {
+        listener,
+        path,
+        inode,
+    })
 }
 
 /// Opens a listener. Port 0 takes a free port; its `local_addr` says which.

@@ -1,5 +1,7 @@
 //! `fermata lock` as scripts use it.
 
+use nix::sys::signal::Signal;
+
 use super::world::World;
 
 fn code(world: &World, arguments: &[&str]) -> i32 {
@@ -40,7 +42,7 @@ fn a_try_and_a_wait_end_when_they_should() {
     );
     assert_eq!(code(&world, &["put", "--try", "k", "v"]), 75);
     assert_eq!(world.queue("k"), (1, 0));
-    super::signals::send(holder.pid(), nix::sys::signal::Signal::SIGTERM);
+    super::signals::send(holder.pid(), Signal::SIGTERM);
     assert_eq!(holder.end().0.code(), Some(143));
 }
 
@@ -63,7 +65,7 @@ fn the_command_knows_its_lock() {
 #[test]
 fn what_cannot_be_done_has_a_status_of_its_own() {
     let mut world = World::new();
-    assert_eq!(code(&world, &["lock", "k"]), 64);
+    assert_eq!(code(&world, &["lock", "k", "true"]), 64);
     assert_eq!(code(&world, &["lock", "a\tb", "--", "true"]), 64);
     assert_eq!(
         code(&world, &["lock", "--table", "nope", "k", "--", "true"]),
@@ -92,4 +94,89 @@ fn help_teaches() {
     let script = world.text(&["completions", "bash"]);
     assert!(script.contains("fermata"), "{script}");
     assert!(script.contains("__top)"), "{script}");
+}
+
+#[test]
+fn options_that_flock_has_mean_the_same_here() {
+    let world = World::new();
+    assert_eq!(
+        world.text(&["lock", "k", "-c", "echo one; echo two"]),
+        "one\ntwo\n"
+    );
+    let mut holder = world.start(&["lock", "k", "-c", "echo in; exec sleep 60"]);
+    assert_eq!(holder.line(), "in");
+    for (arguments, status, says) in [
+        (&["lock", "-n", "k", "-c", "true"][..], 75, true),
+        (
+            &["lock", "--nonblock", "-E", "3", "k", "-c", "true"],
+            3,
+            true,
+        ),
+        (
+            &["lock", "-n", "-E", "0", "-q", "k", "-c", "true"],
+            0,
+            false,
+        ),
+        (&["lock", "-w", "1", "-q", "k", "-c", "true"], 124, false),
+        (
+            &[
+                "lock",
+                "-w",
+                "200ms",
+                "--conflict-exit-code",
+                "9",
+                "k",
+                "-c",
+                "true",
+            ],
+            9,
+            true,
+        ),
+        (&["put", "-n", "-q", "k", "v"], 75, false),
+    ] {
+        let output = world.run(arguments);
+        assert_eq!(
+            output.status.code(),
+            Some(status),
+            "{arguments:?}: {output:?}"
+        );
+        assert_eq!(!output.stderr.is_empty(), says, "{arguments:?}: {output:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}: {output:?}");
+    }
+    super::signals::send(holder.pid(), Signal::SIGTERM);
+    assert_eq!(holder.end().0.code(), Some(143));
+    assert_eq!(world.queue("k"), (0, 0));
+}
+
+#[test]
+fn without_a_command_the_lock_is_kept_until_a_signal_or_its_loss() {
+    let world = World::new();
+    let mut held = world.start(&["lock", "k"]);
+    let lock_ref = held.line();
+    assert_eq!(world.queue("k"), (1, 0));
+    // Another shell acts under it.
+    world.text(&["put", &format!("--lock-ref={lock_ref}"), "written"]);
+    assert_eq!(world.text(&["get", "k"]), "written");
+    super::signals::send(held.pid(), Signal::SIGTERM);
+    let (ended, said) = held.end();
+    assert_eq!((ended.code(), said.as_str()), (Some(143), ""));
+    assert_eq!(world.queue("k"), (0, 0));
+
+    let mut held = world.start(&["lock", "k", "--output", "json"]);
+    let mut document = String::new();
+    while serde_json::from_str::<serde_json::Value>(&document).is_err() {
+        document += &held.line();
+    }
+    let document: serde_json::Value = serde_json::from_str(&document).unwrap();
+    assert_eq!(document["key"], "k");
+    assert!(document["fencing_token"].as_u64().unwrap() > 0);
+    world.text(&[
+        "locks", "release", "--key", "k", "--reason", "on fire", "--by", "ops",
+    ]);
+    let (ended, said) = held.end();
+    assert_eq!(ended.code(), Some(70), "{said}");
+    assert!(
+        said.contains("on fire") && said.contains("(FORCED)"),
+        "{said}"
+    );
 }

@@ -10,6 +10,7 @@
 
 mod balancer;
 mod bench;
+mod explain;
 mod json;
 mod library;
 mod lock;
@@ -17,6 +18,7 @@ mod loss;
 mod schema;
 mod signals;
 mod terminal;
+mod token;
 mod top;
 mod two_shells;
 mod values;

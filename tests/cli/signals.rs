@@ -43,3 +43,20 @@ fn a_signal_while_waiting_releases_the_entry() {
     send(holder.pid(), Signal::SIGTERM);
     assert_eq!(holder.end().0.code(), Some(143));
 }
+
+#[test]
+fn what_a_command_was_started_to_ignore_stays_ignored_there_and_below() {
+    let world = World::new();
+    // As `nohup` does it, and scripts that are not to be interrupted.
+    let script = "trap '' INT HUP; exec fermata lock k -- \
+                  sh -c 'kill -INT $$; kill -HUP $$; echo in; read line; echo out'";
+    let mut locked = world.start_shell(script);
+    assert_eq!(locked.line(), "in");
+    for signal in [Signal::SIGINT, Signal::SIGHUP] {
+        send(locked.pid(), signal);
+    }
+    locked.say("go on");
+    assert_eq!(locked.line(), "out");
+    let (ended, said) = locked.end();
+    assert!(ended.success(), "{said}");
+}

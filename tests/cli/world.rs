@@ -1,7 +1,7 @@
 //! A server of its own for each test, and the commands that talk to it.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -49,8 +49,10 @@ impl World {
     }
 
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(FERMATA);
+        // Whoever runs the tests may ignore signals (`nohup`), and so would this.
+        let mut command = Command::new("env");
         command
+            .args(["--default-signal", FERMATA])
             .args(arguments)
             .env("FERMATA_ENDPOINT", &self.endpoint)
             .env("PATH", path())
@@ -79,15 +81,20 @@ impl World {
         serde_json::from_str(&self.text(&all)).unwrap()
     }
 
+    /// Starts a shell with this script, that calls `fermata` by its name, and that can be told something.
+    pub fn start_shell(&self, script: &str) -> Started {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", script])
+            .env("FERMATA_ENDPOINT", &self.endpoint)
+            .env("PATH", path())
+            .stdin(Stdio::piped());
+        Started::of(command)
+    }
+
     /// Starts a command.
     pub fn start(&self, arguments: &[&str]) -> Started {
-        let mut command = self.command(arguments);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        Started {
-            stdout: BufReader::new(child.stdout.take().unwrap()),
-            child,
-        }
+        Started::of(self.command(arguments))
     }
 
     /// How many hold and wait for a key.
@@ -159,6 +166,21 @@ pub struct Started {
 }
 
 impl Started {
+    fn of(mut command: Command) -> Started {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        Started {
+            stdout: BufReader::new(child.stdout.take().unwrap()),
+            child,
+        }
+    }
+
+    /// One more line on its stdin.
+    pub fn say(&mut self, line: &str) {
+        let stdin = self.child.stdin.as_mut().unwrap();
+        writeln!(stdin, "{line}").unwrap();
+    }
+
     pub fn pid(&self) -> i32 {
         self.child.id().try_into().unwrap()
     }
@@ -170,7 +192,6 @@ impl Started {
         line.trim_end().to_owned()
     }
 
-    /// Its end, and what it said on stderr.
     /// Closes the end of its stderr that is read.
     pub fn close_stderr(&mut self) {
         drop(self.child.stderr.take());
@@ -181,6 +202,7 @@ impl Started {
         self.child.wait().unwrap()
     }
 
+    /// Its end, and what it said on stderr.
     pub fn end(mut self) -> (ExitStatus, String) {
         let mut said = String::new();
         let mut stderr = self.child.stderr.take().unwrap();

@@ -35,7 +35,7 @@ impl Files {
     }
 
     /// As an operator does, and the server takes it.
-    fn replace(&self, tokens: &[&NewToken], rules: &str) {
+    pub fn replace(&self, tokens: &[&NewToken], rules: &str) {
         let [tokens_file, rules_file] =
             ["tokens", "rules"].map(|name| self.directory.path().join(name));
         let lines: Vec<&str> = tokens.iter().map(|token| token.line.as_str()).collect();
@@ -353,13 +353,14 @@ async fn a_token_that_is_taken_away_ends_what_goes_on_by_it_and_nothing_else() {
         refused(client.critical_put(by(&old, put(&held.lock_ref))).await),
         login("LOGIN_REFUSED")
     );
-    // A wait that began before is not answered HELD any more.
+    // A wait that began before ends at once.
+    let waited = tokio::time::timeout(WITHIN, wait).await.unwrap();
+    assert_eq!(refused(waited.unwrap()), login_ended());
     let release = ReleaseLockRequest {
         lock_ref: others.lock_ref.clone(),
         ..Default::default()
     };
     client.release_lock(by(&other, release)).await.unwrap();
-    assert_eq!(refused(wait.await.unwrap()), login_ended());
 
     // The lock is the identity's, whatever its token.
     client

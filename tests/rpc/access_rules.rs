@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fermata::lock::{Key, KeyId, TableName};
 use fermata_client::public_part;
 use fermata_proto::*;
 use tokio::sync::mpsc;
@@ -179,6 +180,99 @@ async fn what_no_rule_allows_is_denied() {
     };
     let reasons: Vec<String> = came.iter().map(reason).collect();
     assert_eq!(reasons, ["CreateLockRef", "NOT_ALLOWED", "NOT_ALLOWED"]);
+}
+
+#[tokio::test]
+async fn a_renewal_among_many_is_checked_as_one_by_itself() {
+    let billing = token("billing");
+    let all = RULES.replace("orders/", "");
+    let files = Files::new(&[&billing], &all);
+    let world = World::with_access(files.access.clone()).await;
+    let mut client = world.client().await;
+    let mut lock_refs = Vec::new();
+    for key in ["orders/1", "other"] {
+        let held = client
+            .create_lock_ref(by(&billing, create(key, "")))
+            .await
+            .unwrap();
+        lock_refs.push(held.into_inner().lock_ref);
+    }
+    files.replace(&[&billing], RULES);
+    let renewed = client
+        .renew_locks(by(&billing, RenewLocksRequest { lock_refs }))
+        .await;
+    let outcomes = renewed.unwrap().into_inner().renewals;
+    let outcomes: Vec<_> = outcomes
+        .into_iter()
+        .map(|one| one.outcome.unwrap())
+        .collect();
+    assert!(
+        matches!(outcomes[0], lock_renewal::Outcome::Renewed(_)),
+        "{outcomes:?}"
+    );
+    let lock_renewal::Outcome::Error(error) = &outcomes[1] else {
+        panic!("{outcomes:?}");
+    };
+    assert_eq!(error.reason, "NOT_ALLOWED");
+}
+
+#[tokio::test]
+async fn a_rule_that_is_taken_away_ends_a_wait_and_one_that_gives_up_leaves_the_queue() {
+    let (billing, other) = (token("billing"), token("other"));
+    let rules = RULES.replace("[\"billing\"]", "[\"*\"]");
+    let files = Files::new(&[&billing, &other], &rules);
+    let world = World::with_access(files.access.clone()).await;
+    let mut client = world.client().await;
+    let key = "orders/1";
+    let held = client
+        .create_lock_ref(by(&other, create(key, "")))
+        .await
+        .unwrap();
+    assert_eq!(held.into_inner().state(), LockState::Held);
+    let mut waits = Vec::new();
+    for give_up in [false, true] {
+        let entry = client
+            .create_lock_ref(by(&billing, create(key, "")))
+            .await
+            .unwrap();
+        let wait = AcquireLockRequest {
+            wait: Some(prost_types::Duration {
+                seconds: 60,
+                nanos: 0,
+            }),
+            give_up,
+            ..acquire(&entry.into_inner().lock_ref)
+        };
+        let (mut client, wait) = (client.clone(), by(&billing, wait));
+        waits.push(tokio::spawn(async move { client.acquire_lock(wait).await }));
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    files.replace(&[&billing, &other], &RULES.replace("billing", "other"));
+    for wait in waits {
+        let ended = tokio::time::timeout(WITHIN, wait).await.unwrap();
+        assert_eq!(refused(ended.unwrap()), denied());
+    }
+    // The one that was to give up has left; the other one stays until its TTL.
+    let until = tokio::time::Instant::now() + WITHIN;
+    loop {
+        let key = world.engine.describe_here(&id(key)).unwrap().unwrap();
+        if key.state.entries.len() == 2 {
+            break;
+        }
+        assert!(
+            tokio::time::Instant::now() < until,
+            "{:?}",
+            key.state.entries
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn id(key: &str) -> KeyId {
+    KeyId {
+        table: TableName::default_table(),
+        key: Key::parse(key, Key::BYTES_MAX).unwrap(),
+    }
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fermata::limits::Limits;
 use fermata_proto::*;
 use tonic::body::Body;
-use tonic::{Code, Status};
+use tonic::{Code, Request, Status};
 use tonic_types::StatusExt as _;
 
 use crate::lever::Mode;
@@ -142,4 +142,76 @@ async fn a_call_whose_message_never_comes_is_answered_too() {
     .await;
     assert_eq!(status.code(), Code::Unavailable);
     assert!(has_retry_info(&status));
+}
+
+/// The longest that gRPC can say, eleven thousand years.
+const AGES: &str = "99999999H";
+
+fn for_ages<T>(ask: T) -> Request<T> {
+    let mut request = Request::new(ask);
+    let metadata = request.metadata_mut();
+    metadata.insert("grpc-timeout", AGES.parse().unwrap());
+    request
+}
+
+#[tokio::test]
+async fn a_deadline_of_ages_does_not_take_over_from_the_limit_of_the_server() {
+    let limits = Limits {
+        call_max_ms: 300,
+        ..Limits::default()
+    };
+    let world = World::with(limits).await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "a").await;
+    world.store.send_replace(Mode::Hangs);
+    let begun = Instant::now();
+    let get = GetRequest {
+        key: "b".to_owned(),
+        ..Default::default()
+    };
+    let read = client.get(for_ages(get.clone())).await.unwrap_err();
+    assert_eq!(read.code(), Code::Unavailable);
+    let put = CriticalPutRequest {
+        lock_ref: held.lock_ref,
+        value: "v".into(),
+        call_no: 0,
+    };
+    let written = client.critical_put(for_ages(put)).await.unwrap_err();
+    assert_eq!(written.code(), Code::Unavailable);
+    let listed = world
+        .admin()
+        .await
+        .list_locks(for_ages(ListLocksRequest::default()))
+        .await;
+    assert_eq!(listed.unwrap_err().code(), Code::Unavailable);
+
+    // The same of a call in a frame, and of one whose message never comes.
+    let call = PipelineCall {
+        call_id: 1,
+        timeout: seconds(315_576_000_000),
+        call: Some(pipeline_call::Call::Get(get)),
+    };
+    let frame = PipelineRequest {
+        calls: vec![call],
+        ..Default::default()
+    };
+    let asks = futures_util::stream::iter([frame]);
+    let mut answers = client.pipeline(for_ages(asks)).await.unwrap().into_inner();
+    let answer = answers.message().await.unwrap().unwrap().answers.remove(0);
+    let Some(pipeline_answer::Outcome::Error(error)) = answer.outcome else {
+        panic!("{answer:?}");
+    };
+    assert_eq!(Code::from_i32(error.code), Code::Unavailable);
+    let never =
+        futures_util::stream::pending::<Result<http_body::Frame<bytes::Bytes>, tonic::Status>>();
+    let status = malformed::call(
+        &world,
+        "/fermata.v1.LockService/Get",
+        Body::new(http_body_util::StreamBody::new(never)),
+        &[("grpc-timeout", AGES)],
+    )
+    .await;
+    assert_eq!(status.code(), Code::Unavailable);
+    // Any of them would have taken for ever.
+    assert!(begun.elapsed() < Duration::from_secs(60));
 }

@@ -94,8 +94,9 @@ impl Server {
     fn start(files: Files) -> Server {
         let path = |name: &str| files.path(name).to_str().unwrap().to_owned();
         let log = File::create(files.path("log")).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_fermata"))
-            .arg("serve")
+        // Whoever runs the tests may ignore hangups, and so would this.
+        let mut child = Command::new("env")
+            .args(["--default-signal", env!("CARGO_BIN_EXE_fermata"), "serve"])
             .args(["--listen", &format!("127.0.0.1:0,unix:{}", path("socket"))])
             .args(["--data-dir", &path("data")])
             .args(["--client-tls-certificate", &path("cert")])

@@ -16,9 +16,10 @@ use super::process::client;
 
 /// A `serve` on these arguments that has not said anything yet.
 fn serve(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fermata"));
+    // Whoever runs the tests may ignore signals (`nohup`), and so would this.
+    let mut command = Command::new("env");
     command
-        .arg("serve")
+        .args(["--default-signal", env!("CARGO_BIN_EXE_fermata"), "serve"])
         .args(args)
         .env("FERMATA_CFG_LOG__FILTER", "warn")
         .stdin(Stdio::null())

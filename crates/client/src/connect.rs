@@ -9,6 +9,7 @@ use std::time::Duration;
 use fermata_proto::lock_admin_client::LockAdminClient;
 use fermata_proto::lock_service_client::LockServiceClient;
 use tokio::runtime::Handle;
+use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
@@ -361,6 +362,7 @@ impl Client {
             None => self.attempt_at(at, answered),
             Some(permit) => self.long_attempt_at(at, answered, permit),
         };
+        let token = self.shared.options.token.as_ref().map(Token::sent_now);
         let sent = self.now();
         let result = match tokio::time::timeout(timeout, op(attempt)).await {
             Ok(result) => result,
@@ -371,7 +373,7 @@ impl Client {
         match result {
             Ok(response) => Ok((response, sent)),
             Err(status) => {
-                let status = self.unless_token_was_replaced(status);
+                let status = self.unless_token_was_replaced(status, token.as_ref());
                 if matches!(judge(&status), Verdict::Repeat { .. }) {
                     self.leave(at);
                 }
@@ -381,10 +383,16 @@ impl Client {
     }
 
     /// A token that was refused may have been replaced in its file: then the call may be repeated with that one.
-    fn unless_token_was_replaced(&self, status: Status) -> Status {
-        let token = self.shared.options.token.as_ref();
-        let was_replaced = |token: &Token| token.was_replaced();
-        match status.code() == Code::Unauthenticated && token.is_some_and(was_replaced) {
+    fn unless_token_was_replaced(
+        &self,
+        status: Status,
+        sent: Option<&AsciiMetadataValue>,
+    ) -> Status {
+        if status.code() != Code::Unauthenticated {
+            return status;
+        }
+        let token = self.shared.options.token.as_ref().zip(sent);
+        match token.is_some_and(|(token, sent)| token.was_replaced(sent)) {
             true => Status::unavailable("the token was replaced meanwhile"),
             false => status,
         }

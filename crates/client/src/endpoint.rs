@@ -1,6 +1,7 @@
 //! The endpoints of a service, as they are given: `http://`, `https://`, and `unix:` for a socket of this machine.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use hyper_util::rt::TokioIo;
@@ -34,6 +35,18 @@ pub(super) fn connector(endpoint: &str, options: &ClientOptions) -> Result<Conne
     };
     match parsed {
         ParsedEndpoint::Plain(endpoint) => {
+            let is_here = is_loopback(endpoint.uri());
+            if options.tls.is_some() && !is_here {
+                return Err(invalid(
+                    "it is not encrypted, though certificates are named: write https://",
+                ));
+            }
+            if options.token.is_some() && !is_here {
+                tracing::warn!(
+                    endpoint = %endpoint.uri(),
+                    "the token goes over a connection that is not encrypted: whoever is on the way can take it"
+                );
+            }
             let endpoint = set(endpoint);
             Ok(Box::new(move || endpoint.connect_lazy()))
         }
@@ -61,6 +74,13 @@ pub(super) fn connector(endpoint: &str, options: &ClientOptions) -> Result<Conne
             }))
         }
     }
+}
+
+fn is_loopback(uri: &Uri) -> bool {
+    let host = uri.host().unwrap_or_default();
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let address = host.parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 async fn secured(

@@ -92,7 +92,11 @@ impl fmt::Display for ServerError {
                 write!(f, "; {}: {}", violation.field, violation.description)?;
             }
         }
-        Ok(())
+        // By which `fermata explain`, and the contract, know it.
+        match self.message.is_empty() || self.reason.is_empty() {
+            true => Ok(()),
+            false => write!(f, " ({})", self.reason),
+        }
     }
 }
 

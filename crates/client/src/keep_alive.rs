@@ -230,6 +230,8 @@ impl Keeper {
                 let _ = ask.reply.send(Err(Unrenewed::Refused));
             }
         } else if judge(status) == Verdict::Final
+            // That is about the stream, and not about the first of them.
+            && status.code() != Code::Unauthenticated
             && let Some(ask) = self.unanswered.pop_front()
         {
             let _ = ask.reply.send(Err(Unrenewed::Refused));

@@ -61,10 +61,14 @@ impl Token {
         self.insert(request, Duration::ZERO);
     }
 
-    /// Whether the file has another one than calls were made with lately.
-    pub(super) fn was_replaced(&self) -> bool {
-        let before = self.value(Duration::MAX);
-        before != self.value(Duration::ZERO)
+    /// As it goes with calls that are made now, to be compared.
+    pub(super) fn sent_now(&self) -> AsciiMetadataValue {
+        self.value(READ_EVERY)
+    }
+
+    /// Whether the file has another one by now than went with a call.
+    pub(super) fn was_replaced(&self, sent: &AsciiMetadataValue) -> bool {
+        *sent != self.value(Duration::ZERO)
     }
 
     fn insert<T>(&self, request: &mut Request<T>, no_older: Duration) {
@@ -142,7 +146,7 @@ mod tests {
         let token = Token::from_text(" fmt_secret\n").unwrap();
         assert_eq!(sent(&token), "Bearer fmt_secret");
         assert_eq!(format!("{token:?}"), "Token");
-        assert!(!token.was_replaced());
+        assert!(!token.was_replaced(&token.sent_now()));
         for bad in ["", " ", "a b", "ä", "a\nb"] {
             let refused = Token::from_text(bad).unwrap_err();
             assert!(!refused.to_string().contains("fmt_"), "{refused}");
@@ -157,9 +161,11 @@ mod tests {
         std::fs::write(&file, "first\n").unwrap();
         let token = Token::from_file(&file).unwrap();
         assert_eq!(sent(&token), "Bearer first");
-        assert!(!token.was_replaced());
+        let first = token.sent_now();
+        assert!(!token.was_replaced(&first));
         std::fs::write(&file, "second").unwrap();
-        assert!(token.was_replaced() && !token.was_replaced());
+        // Each call that was refused with the first one finds that out.
+        assert!(token.was_replaced(&first) && token.was_replaced(&first));
         assert_eq!(sent(&token), "Bearer second");
         std::fs::write(&file, "not one").unwrap();
         assert_eq!(sent(&token), "Bearer second");

@@ -16,6 +16,8 @@ pub const SOFTWARE: u8 = 70;
 pub const LOCK_LOST: u8 = 70;
 /// An address cannot be listened on, or signals not be received.
 pub const OS: u8 = 71;
+/// A file is there already, or cannot be made.
+pub const CANNOT_CREATE: u8 = 73;
 /// Reading or writing a file, stdin or stdout failed.
 pub const IO: u8 = 74;
 /// Others hold the lock; it may be had later.

@@ -174,7 +174,12 @@ impl Remote {
             }
         };
         let Some(ca) = given(&self.ca, CA_VARIABLE) else {
-            return Ok(None);
+            return match own {
+                Some(_) => Err(Failure::usage(
+                    "--certificate is shown to a server of --ca only",
+                )),
+                None => Ok(None),
+            };
         };
         match Tls::from_files(ca, own) {
             Ok(tls) => Ok(Some(tls)),

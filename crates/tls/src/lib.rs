@@ -16,6 +16,9 @@ pub enum FileError {
     /// Who is trusted.
     #[error("ca_file: {0}")]
     Ca(String),
+    /// Which clients are trusted.
+    #[error("client_ca_file: {0}")]
+    ClientCa(String),
     /// The certificate.
     #[error("cert_file: {0}")]
     Certificate(String),

@@ -19,10 +19,10 @@ pub fn listening(addresses: &[String], sockets: &[String], peer_addresses: &[Str
     say(&clients.chain(replicas).collect::<String>());
 }
 
-/// Which store is used and which replica this is, and what to try.
-pub fn serving(location: &str, replica: ReplicaId, addresses: &[String]) {
+/// Which store is used and which replica this is, and what to try where everybody may.
+pub fn serving(location: &str, replica: ReplicaId, addresses: &[String], is_open: bool) {
     let mut text = format!("{location}\nreplica {replica}\n");
-    if let Some(address) = addresses.first() {
+    if let Some(address) = addresses.first().filter(|_| is_open) {
         let program = std::env::args().next().unwrap_or_default();
         let endpoint = match address.as_str() {
             CLIENT_DEFAULT => String::new(),

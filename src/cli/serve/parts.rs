@@ -16,7 +16,7 @@ use crate::cli::replica::Made;
 use crate::cli::replica::cassandra::Starting;
 use crate::config::{Config, Listen, ListenAt, StoreKind};
 use crate::engine::{Engine, NoPeers};
-use crate::server::{self, ClientTls, PeerClient, PeerSecret, PeerTls, ServerListener};
+use crate::server::{self, ClientTls, PeerClient, PeerSecret, PeerTls, Protection, ServerListener};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
 
 /// The listeners, and where they are.
@@ -154,6 +154,7 @@ impl Prepared {
     /// Starts what must be there before anybody is served.
     pub async fn start(self, config: Config, net: &Net) -> Result<Started, ServeError> {
         let addresses = net.addresses.clone();
+        let is_open = config.tls.protection(&config.auth) == Protection::NONE;
         let mut made = made(config, net);
         match self {
             Prepared::Embedded(options, directory) => {
@@ -168,7 +169,7 @@ impl Prepared {
                     peers: None,
                     later: Box::pin(async move {
                         let location = format!("data in {} (embedded store)", directory.display());
-                        greeting::serving(&location, replica, &addresses);
+                        greeting::serving(&location, replica, &addresses, is_open);
                     }),
                 })
             }
@@ -192,7 +193,7 @@ impl Prepared {
                     later: Box::pin(async move {
                         starting.run(&begun, |store| made.options(store)).await;
                         let location = starting.location();
-                        greeting::serving(&location, begun.replica(), &addresses);
+                        greeting::serving(&location, begun.replica(), &addresses, is_open);
                     }),
                 })
             }

@@ -1,8 +1,10 @@
 //! Takes certificates, tokens and rules from their files again when these change, and on SIGHUP.
 //!
 //! Files are compared by what they hold: Kubernetes swaps a link to them, and two writes may have one time. What cannot be used
-//! leaves in force what was, and is tried again once the files change again.
+//! leaves in force what was, and is tried again.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +12,13 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::access::{Access, AccessFiles};
+use crate::access::{Access, AccessFiles, FILE_BYTES_MAX};
 use crate::server::{ClientTls, ClientTlsFiles, PeerTls, PeerTlsFiles};
 
 /// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What is read, byte by byte; `None` of a file that cannot be read now.
+/// What a file holds; `None` of one that cannot be read now.
 type Contents = Vec<Option<Vec<u8>>>;
 
 /// Some files that belong together, and what takes them.
@@ -25,8 +27,12 @@ pub struct Watched {
     what: &'static str,
     files: Vec<PathBuf>,
     take: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
-    /// What was looked at last, whether it could be used or not.
-    seen: Contents,
+    /// What is in force; nothing before it is known that it is what the files hold.
+    taken: Option<Contents>,
+    /// What was there when they were looked at last.
+    seen: Option<Contents>,
+    /// Why that cannot be used, as it was said.
+    refused: Option<String>,
 }
 
 impl Watched {
@@ -37,9 +43,12 @@ impl Watched {
     ) -> Watched {
         Watched {
             what,
-            seen: read(&files),
             files,
             take: Box::new(take),
+            // They may have changed since they were read at the start.
+            taken: None,
+            seen: None,
+            refused: None,
         }
     }
 
@@ -68,28 +77,44 @@ impl Watched {
         })
     }
 
-    /// Takes the files where they changed, or all the same where that was asked for.
+    /// Takes the files where they changed and are the same as a moment ago (who writes one may not be done yet), or all the same
+    /// where that was asked for. What cannot be used is tried each time, and said once.
     fn look(&mut self, asked: bool) {
-        let contents = read(&self.files);
-        if !asked && contents == self.seen {
+        let contents = Some(read(&self.files));
+        let is_settled = contents == self.seen;
+        self.seen = contents;
+        if !asked && (!is_settled || self.seen == self.taken) {
             return;
         }
-        self.seen = contents;
         let what = self.what;
         match (self.take)() {
-            Ok(()) => tracing::info!("{what}: those in the files are in force"),
+            Ok(()) => {
+                tracing::info!("{what}: those in the files are in force");
+                self.taken = self.seen.clone();
+                self.refused = None;
+            }
             Err(why) => {
-                tracing::warn!(
-                    why,
-                    "{what}: those in the files cannot be used; what was in force stays so"
-                );
+                if self.refused.as_ref() != Some(&why) {
+                    tracing::warn!(
+                        why,
+                        "{what}: those in the files cannot be used; what was in force stays so"
+                    );
+                }
+                self.refused = Some(why);
             }
         }
     }
 }
 
 fn read(files: &[PathBuf]) -> Contents {
-    files.iter().map(|file| std::fs::read(file).ok()).collect()
+    let read = |file: &PathBuf| {
+        let file = File::open(file).ok()?;
+        let is_file = file.metadata().is_ok_and(|found| found.is_file());
+        let mut bytes = Vec::new();
+        let read = file.take(FILE_BYTES_MAX).read_to_end(&mut bytes);
+        (is_file && read.is_ok()).then_some(bytes)
+    };
+    files.iter().map(read).collect()
 }
 
 /// Looks at the files for as long as it is polled; at once when `asked` is notified.
@@ -141,15 +166,22 @@ mod tests {
             watched.look(asked);
             assert_eq!(taken.load(Ordering::Relaxed), times);
         };
+        // It may have changed since it was read at the start; and whoever writes it may not be done.
         looks(false, 0);
-        looks(true, 1);
-        for (text, times) in [("bad", 2), ("good", 3)] {
-            std::fs::write(&file, text).unwrap();
-            looks(false, times);
-            looks(false, times);
-        }
+        looks(false, 1);
+        looks(false, 1);
+        looks(true, 2);
+        std::fs::write(&file, "bad").unwrap();
+        looks(false, 2);
+        looks(false, 3);
+        // Tried again: why it could not be used may have passed.
+        looks(false, 4);
+        // What is in force.
+        std::fs::write(&file, "good").unwrap();
+        looks(false, 4);
+        looks(false, 4);
         std::fs::remove_file(&file).unwrap();
         looks(false, 4);
-        looks(false, 4);
+        looks(false, 5);
     }
 }

@@ -8,12 +8,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
 use crate::cli::end::end;
+use crate::cli::ignored::is_ignored;
 
 /// SIGTERM and SIGINT, and SIGHUP, heard from when this is made.
 pub struct EndSignals {
-    hangup: Signal,
-    interrupt: Signal,
-    terminate: Signal,
+    hangup: Option<Signal>,
+    interrupt: Option<Signal>,
+    terminate: Option<Signal>,
     reload: Arc<Notify>,
 }
 
@@ -21,9 +22,9 @@ impl EndSignals {
     /// Hears them from now on.
     pub fn new() -> Result<EndSignals, io::Error> {
         Ok(EndSignals {
-            hangup: signal(SignalKind::hangup())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
+            hangup: heard(SignalKind::hangup())?,
+            interrupt: heard(SignalKind::interrupt())?,
+            terminate: heard(SignalKind::terminate())?,
             reload: Arc::new(Notify::new()),
         })
     }
@@ -38,11 +39,29 @@ impl EndSignals {
         loop {
             tokio::select! {
                 biased;
-                _ = self.terminate.recv() => return SignalKind::terminate().as_raw_value(),
-                _ = self.interrupt.recv() => return SignalKind::interrupt().as_raw_value(),
-                Some(()) = self.hangup.recv() => self.reload.notify_one(),
+                () = next(&mut self.terminate) => return SignalKind::terminate().as_raw_value(),
+                () = next(&mut self.interrupt) => return SignalKind::interrupt().as_raw_value(),
+                () = next(&mut self.hangup) => self.reload.notify_one(),
             }
         }
+    }
+}
+
+/// `None` where it was started to ignore it.
+fn heard(kind: SignalKind) -> Result<Option<Signal>, io::Error> {
+    match is_ignored(kind.as_raw_value()) {
+        true => Ok(None),
+        false => signal(kind).map(Some),
+    }
+}
+
+async fn next(heard: &mut Option<Signal>) {
+    let came = match heard {
+        Some(heard) => heard.recv().await,
+        None => None,
+    };
+    if came.is_none() {
+        std::future::pending().await
     }
 }
 

@@ -61,7 +61,7 @@ impl UnaryCall for AcquireLock {
 
     fn answer_by(&self, context: &CallContext) -> Instant {
         let longest = self.wait.saturating_add(context.limits.call_max());
-        context.deadline.answer_by_or(longest)
+        context.deadline.answer_within(longest)
     }
 
     fn waits(&self) -> bool {

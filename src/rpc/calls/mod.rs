@@ -56,7 +56,7 @@ impl CallContext {
 
     /// When a call without a wait must be answered.
     fn answer_by(&self) -> Instant {
-        self.deadline.answer_by_or(self.limits.call_max())
+        self.deadline.answer_within(self.limits.call_max())
     }
 }
 

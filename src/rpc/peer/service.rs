@@ -319,7 +319,7 @@ impl Peer for PeerRpc {
             Ok(parsed) => parsed,
             Err(invalid) => return once(Outcome::Refusal(refusal(&invalid))),
         };
-        let answer_by = deadline.answer_by_or(self.limits.call_max());
+        let answer_by = deadline.answer_within(self.limits.call_max());
         let opened = async { Ok(self.engine.watch(&lock_ref).await) };
         let watched = match by(answer_by, opened).await {
             Ok(Ok(watched)) => watched,
@@ -428,7 +428,7 @@ impl Peer for PeerRpc {
             Ok(()) => {
                 let session = Uuid::from_slice(&ask.session).unwrap_or(Uuid::nil());
                 let renew = self.engine.renew_kept(SessionId(session));
-                let answer_by = deadline.answer_by_or(self.limits.call_max());
+                let answer_by = deadline.answer_within(self.limits.call_max());
                 renewed(by(answer_by, within_result(renew)).await?)
             }
         };

@@ -230,7 +230,7 @@ impl Pipe {
                 biased;
                 () = &mut stopped, if !self.is_stopping => self.is_stopping = true,
                 () = &mut deadline, if reads => end = Some(ReadEnd::Orderly),
-                status = &mut unknown, if reads => end = Some(ReadEnd::AtOnce(status)),
+                status = &mut unknown => end = Some(ReadEnd::AtOnce(status)),
                 permit = sender.reserve(), if self.has_frame() => match permit {
                     Ok(permit) => permit.send(Ok(self.frame())),
                     Err(_gone) => return,
@@ -448,14 +448,17 @@ impl Pipe {
         let waits = waits(&call);
         let given = parse::timeout(call.timeout.as_ref()).ok().flatten();
         let call_max = self.caller.router.limits().call_max();
-        let answer_by = Deadline::since(received, given).answer_by_or(call_max);
+        let deadline = Deadline::since(received, given);
+        let now = Instant::now();
+        let is_late = match waits {
+            // It may take as long as its caller listens.
+            true => deadline.answer_by().is_some_and(|by| by <= now),
+            false => deadline.answer_within(call_max) <= now,
+        };
         let refused = match () {
             () if self.is_stopping => Some(status::stopping()),
             // There is no time left to answer it: its client is not to find that it was done after all.
-            // (One that waits and says no time is listened to for longer.)
-            () if (!waits || given.is_some()) && answer_by <= Instant::now() => {
-                Some(status::message_late())
-            }
+            () if is_late => Some(status::message_late()),
             () if waits && self.waits >= WAITS_MAX => Some(status::too_many_waits(WAITS_MAX)),
             () => None,
         };

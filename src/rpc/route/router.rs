@@ -129,23 +129,36 @@ impl Router {
         context: &CallContext,
         answer_by: Instant,
     ) -> Result<Served<C::Answer>, Status> {
-        let target = call.target();
-        self.check.check(&context.login, call.needs(), &target)?;
+        let (login, needs, target) = (&context.login, call.needs(), call.target());
+        self.check.check(login, needs, &target)?;
+        let made = self.make_checked(call, context, answer_by);
+        if !call.waits() {
+            return made.await;
+        }
+        // What was allowed when a wait began may be so no more.
+        tokio::select! {
+            biased;
+            refused = self.check.until_refused(login, needs, &target) => Err(refused),
+            served = made => served,
+        }
+    }
+
+    /// As [`Router::make_part`], of what needs no more than the secret of its entry: its end.
+    pub async fn make_checked<C: UnaryCall>(
+        &self,
+        call: &C,
+        context: &CallContext,
+        answer_by: Instant,
+    ) -> Result<Served<C::Answer>, Status> {
         let step = CallStep {
             router: self,
-            target,
+            target: call.target(),
             call,
             context,
             answer_by,
         };
         let late = || call.late();
-        let served = by_or(answer_by, late, route(&self.engine, &self.homes, &step)).await?;
-        // What was allowed when a wait began may be so no more.
-        if call.waits() {
-            let login = &context.login;
-            self.check.check(login, call.needs(), &call.target())?;
-        }
-        Ok(served)
+        by_or(answer_by, late, route(&self.engine, &self.homes, &step)).await
     }
 
     /// The replica that a call about this is passed on to first; `None` where it is made here.
@@ -197,12 +210,6 @@ impl Router {
         }
     }
 
-    /// Whether a watch of this lockRef may begin, or go on.
-    pub fn may_watch(&self, lock_ref: &LockRef, context: &CallContext) -> Result<(), Status> {
-        let target = Target::LockRef(lock_ref.clone());
-        self.check.check(&context.login, Verb::Lock.into(), &target)
-    }
-
     /// Watches a lockRef where its home is; `text` is how its client gave it.
     pub async fn watch(
         &self,
@@ -210,15 +217,17 @@ impl Router {
         text: &str,
         context: &CallContext,
     ) -> Result<WatchSource, Status> {
-        self.may_watch(lock_ref, context)?;
+        let target = Target::LockRef(lock_ref.clone());
+        self.check
+            .check(&context.login, Verb::Lock.into(), &target)?;
         let step = WatchStep {
             router: self,
-            target: Target::LockRef(lock_ref.clone()),
+            target,
             lock_ref,
             text,
             context,
         };
-        let answer_by = context.deadline.answer_by_or(self.limits.call_max());
+        let answer_by = context.deadline.answer_within(self.limits.call_max());
         by(answer_by, route(&self.engine, &self.homes, &step)).await
     }
 }

@@ -1,19 +1,19 @@
 //! A WatchLock wherever its lockRef is: the news of this replica, or of the one that is its home, and of the next
 //! one when that changes.
 
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::time::Duration;
 
 use fermata_proto::{LockState, WatchLockResponse};
 use futures_util::{Stream, StreamExt, stream};
 use prost::Message as _;
-use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, sleep_until};
 use tonic::{Code, Status, Streaming};
 
 use super::router::{Router, WatchSource};
+use crate::access::Verb;
 use crate::lock::LockRef;
-use crate::rpc::calls::CallContext;
+use crate::rpc::calls::{CallContext, Target};
 use crate::rpc::peer::proto::forward_watch_response::Outcome;
 use crate::rpc::peer::proto::{ForwardWatchResponse, Unable};
 use crate::rpc::status;
@@ -51,8 +51,6 @@ struct Relay {
     source: Option<Source>,
     /// Whether the present source brought anything.
     brought: bool,
-    /// Who may watch may have changed.
-    replaced: Receiver<()>,
 }
 
 /// What the client is told about a lockRef, which it gave as this text. Ends after LOST, a little before the deadline, and with a status when
@@ -64,7 +62,6 @@ pub async fn open(
     stopping: Stopping,
 ) -> Result<impl Stream<Item = Result<WatchLockResponse, Status>> + Send, Status> {
     let mut relay = Relay {
-        replaced: router.access().replaced(),
         router,
         lock_ref,
         text,
@@ -106,28 +103,24 @@ impl Relay {
                 None => std::future::pending().await,
             }
         };
-        let mut ended = pin!(ended);
-        let mut replaced = self.replaced.clone();
-        loop {
-            return tokio::select! {
-                biased;
-                () = stopping.stopped() => Some((Err(status::stopping()), None)),
-                Ok(()) = replaced.changed() => match self.router.may_watch(&self.lock_ref, &self.context) {
-                    Ok(()) => continue,
-                    // A watch keeps its lockRef alive.
-                    Err(refused) => Some((Err(refused), None)),
-                },
-                coming = self.next() => match coming {
-                    Ok(Some(news)) => {
-                        let goes_on = news.state() != LockState::Lost;
-                        self.replaced = replaced;
-                        Some((Ok(news), goes_on.then_some(self)))
-                    }
-                    Ok(None) => None,
-                    Err(status) => Some((Err(status), None)),
-                },
-                () = &mut ended => None,
-            };
+        let (router, login) = (self.router.clone(), self.context.login.clone());
+        let target = Target::LockRef(self.lock_ref.clone());
+        tokio::select! {
+            biased;
+            () = stopping.stopped() => Some((Err(status::stopping()), None)),
+            // A watch keeps its lockRef alive.
+            refused = router.access().until_refused(&login, Verb::Lock.into(), &target) => {
+                Some((Err(refused), None))
+            }
+            coming = self.next() => match coming {
+                Ok(Some(news)) => {
+                    let goes_on = news.state() != LockState::Lost;
+                    Some((Ok(news), goes_on.then_some(self)))
+                }
+                Ok(None) => None,
+                Err(status) => Some((Err(status), None)),
+            },
+            () = ended => None,
         }
     }
 

@@ -86,3 +86,24 @@ fn every_call_lists_its_reasons_and_all_that_are_given_are_listed() {
         "left: proto/fermata/v1; right: src/rpc/status.rs"
     );
 }
+
+/// What a client says of itself.
+const OF_CLIENT: [&str; 2] = ["VALIDITY_ENDED", "UNKNOWN"];
+
+#[test]
+fn every_reason_is_explained_and_no_other() {
+    let text = files::text("src/cli/explain/reasons.md");
+    let headings = text.lines().filter_map(|line| line.strip_prefix("## "));
+    let explained: BTreeSet<String> = headings.map(str::to_owned).collect();
+    let mut all = given();
+    all.extend(OF_CLIENT.map(str::to_owned));
+    assert_eq!(
+        explained, all,
+        "left: src/cli/explain/reasons.md; right: what is given"
+    );
+    // A client's own, in the words of its library.
+    let client = files::text("crates/client/src/lost.rs");
+    for reason in OF_CLIENT {
+        assert!(client.contains(&format!("\"{reason}\"")), "{reason}");
+    }
+}

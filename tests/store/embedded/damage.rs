@@ -72,7 +72,7 @@ async fn a_store_of_another_format_is_left_to_the_program_that_wrote_it() {
     let directory = closed_store().await;
     let format = directory.path().join("store/FORMAT");
     let text = fs::read_to_string(&format).unwrap();
-    for other in [1, 3] {
+    for other in [2, 4] {
         fs::write(
             &format,
             text.replace("format 3", &format!("format {other}")),
@@ -82,7 +82,7 @@ async fn a_store_of_another_format_is_left_to_the_program_that_wrote_it() {
         let said = error.to_string();
         match error {
             EmbeddedOpenError::OtherFormat { found, known, .. } => {
-                assert_eq!((found, known), (other, 2))
+                assert_eq!((found, known), (other, 3))
             }
             error => panic!("{error}"),
         }

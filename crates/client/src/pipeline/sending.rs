@@ -150,6 +150,8 @@ impl Sending {
         tracing::debug!(code = ?status.code(), is_answered, "the Pipeline has ended");
         let is_refused = is_refusal(&status, is_answered);
         let (of_sent, of_unsent) = match is_refused {
+            // A server of ours reads nothing of whom it does not know: nothing was done.
+            _ if !is_answered && is_unknown_here(&status) => (status.clone().into(), status.into()),
             // Nobody read what is on a stream that nobody knows.
             true if status.code() == Code::Unimplemented => {
                 (Unanswered::NotTaken, Unanswered::NotTaken)
@@ -348,6 +350,11 @@ fn reason(status: &Status) -> Option<String> {
     let info = status.get_details_error_info();
     info.filter(|info| info.domain == DOMAIN)
         .map(|info| info.reason)
+}
+
+/// Whether a server of ours does not know who began the stream.
+fn is_unknown_here(status: &Status) -> bool {
+    status.code() == Code::Unauthenticated && reason(status).is_some()
 }
 
 /// Whether a stream that ended so was refused, by a server that does not know it, or by a proxy before it: the next one would

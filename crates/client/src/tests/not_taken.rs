@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 use super::fake::{Act, refusal};
 use super::{World, secs};
 use crate::pipeline::is_refusal;
-use crate::{ClientOptions, CriticalError};
+use crate::{ClientOptions, CreateError, CriticalError};
 
 #[tokio::test(start_paused = true)]
 async fn where_no_pipeline_is_taken_calls_go_by_themselves() {
@@ -199,4 +199,18 @@ fn a_refusal_is_final_and_no_server_of_ours_said_it_and_nothing_was_answered_bef
     ] {
         assert!(!is_refusal(&status, false), "{status:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_is_not_known_is_final_at_once_also_over_a_pipeline() {
+    let world = World::new();
+    let refused = refusal(Code::Unauthenticated, "LOGIN_REFUSED", "not known");
+    world.fake.always("pipeline", Act::Refuse(refused.clone()));
+    world.fake.always("create", Act::Refuse(refused));
+    let begun = tokio::time::Instant::now();
+    let denied = world.client.enqueue("k").await.unwrap_err();
+    assert!(matches!(denied, CreateError::Denied(_)), "{denied:?}");
+    // It was not tried for the whole timeout.
+    assert!(begun.elapsed() < secs(1));
+    assert!(world.fake.count("pipeline") <= 2);
 }
