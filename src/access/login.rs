@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::Policy;
 use super::tokens::Hash;
-use super::{Policy, Scope, Verbs};
 
 /// What is known of a caller by its connection.
 #[derive(Clone, Debug, Default)]
@@ -102,7 +102,9 @@ impl Policy {
             let by = By::Certificate;
             return Ok(Login { identity, from, by });
         }
-        if let Some(user) = caller.and_then(|caller| caller.unix_user) {
+        let user = caller.and_then(|caller| caller.unix_user);
+        // Where nobody is asked, a client is the same whichever way it comes.
+        if let Some(user) = user.filter(|_| self.needs_login()) {
             let (identity, by) = (Arc::from(format!("unix:{user}")), By::Unix);
             return Ok(Login { identity, from, by });
         }
@@ -129,10 +131,5 @@ impl Policy {
             By::Certificate | By::Nothing if self.needs_login() => Err(LoginRefused::Missing),
             By::Certificate | By::Nothing => Ok(()),
         }
-    }
-
-    /// Whether a login may do all of this there.
-    pub fn permits(&self, login: &Login, verbs: Verbs, scope: Scope<'_>) -> bool {
-        self.allows(&login.identity, verbs, scope)
     }
 }

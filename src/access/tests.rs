@@ -130,6 +130,7 @@ fn who_calls_is_said_by_its_token_then_its_certificate_then_its_socket() {
     let open = Policy::default();
     assert_eq!(login(&open, &remote, Some("x")), Ok(String::new()));
     assert_eq!(login(&open, &certified, None), Ok(String::new()));
+    assert_eq!(login(&open, &local, None), Ok(String::new()));
     assert_eq!(open.login(None, None).unwrap().from.len(), 0);
 }
 

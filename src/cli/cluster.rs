@@ -20,7 +20,14 @@ const PASSWORD_VARIABLE: &str = "FERMATA_CASSANDRA_PASSWORD";
 pub struct SettingsFile {
     /// Read settings from this TOML file (none is read unless it is named)
     #[arg(long, value_name = "FILE", env = "FERMATA_CONFIG")]
-    pub config: Option<PathBuf>,
+    config: Option<PathBuf>,
+}
+
+impl SettingsFile {
+    /// The file; an empty name, as of a variable that is set to nothing, is none.
+    pub fn path(self) -> Option<PathBuf> {
+        self.config.filter(|path| !path.as_os_str().is_empty())
+    }
 }
 
 /// The flags that are settings of Cassandra. Each can also be in the file or in the environment.
@@ -130,7 +137,7 @@ impl ClusterFlags {
         check: impl FnOnce(&Config) -> Result<(), Vec<String>>,
     ) -> Result<Config, Problems> {
         let sources = Sources {
-            file: file.config,
+            file: file.path(),
             environment: Sources::process_environment(),
             flags: self.into_flags().chain(more).collect(),
         };

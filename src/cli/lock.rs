@@ -71,7 +71,8 @@ Environment of the command:
   FERMATA_FENCING_TOKEN  the fencing token: give it to whatever the lock
                          protects; that must refuse a token below the highest
                          one it has seen
-  FERMATA_KEY, FERMATA_TABLE, FERMATA_ENDPOINT
+  FERMATA_KEY, FERMATA_TABLE, FERMATA_ENDPOINT, and the files that were named
+  with --ca, --certificate, --certificate-key and --token-file
 
 Signals:
   SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed to the command, SIGINT and
@@ -145,6 +146,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         (KEY_VARIABLE, args.key.clone()),
         (ENDPOINT_VARIABLE, args.remote.endpoints().join(",")),
     ];
+    variables.extend(args.remote.files());
     let table = if table.is_empty() {
         "default".to_owned()
     } else {
@@ -216,15 +218,15 @@ async fn hold(guard: LockGuard, mut signals: Signals, shown: &Shown<'_>) -> Resu
         }
     };
     let _ = timeout(RELEASE_LOST_MAX, guard.release()).await;
-    Err(Failure::new(
-        exit::LOCK_LOST,
-        format!(
-            "lost the lock on {}: {} ({})",
-            shown.key,
-            fermata_command::output::one_line(&lost.detail),
-            lost.reason.as_str()
-        ),
-    ))
+    Err(Failure::new(exit::LOCK_LOST, lost_words(shown.key, &lost)))
+}
+
+fn lost_words(key: &str, lost: &Lost) -> String {
+    let detail = fermata_command::output::one_line(&lost.detail);
+    format!(
+        "lost the lock on {key}: {detail} ({})",
+        lost.reason.as_str()
+    )
 }
 
 /// Gives the lock back. That it could not be told to the server is no failure of the command: the lock
@@ -341,10 +343,8 @@ impl LockedCommand {
         self.running.stop();
         let grace = Span::from_duration(self.grace);
         self.aside.say(format!(
-            "lost the lock on {}: {} ({}); stopping the command: SIGTERM now, SIGKILL in {grace}",
-            self.key,
-            fermata_command::output::one_line(&lost.detail),
-            lost.reason.as_str(),
+            "{}; stopping the command: SIGTERM now, SIGKILL in {grace}",
+            lost_words(&self.key, lost),
         ));
         CommandStop {
             kill_at,

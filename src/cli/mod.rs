@@ -7,6 +7,7 @@ mod bench;
 pub mod check;
 mod child;
 mod cluster;
+mod delete;
 pub mod end;
 mod explain;
 mod get;
@@ -59,6 +60,7 @@ enum FermataCommand {
     Locks(locks::Args),
     Get(get::Args),
     Put(put::Args),
+    Delete(delete::Args),
     Token(token::Args),
     Explain(explain::Args),
     Bench(fermata_bench::Args<bench::Flags>),
@@ -117,6 +119,10 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
         FermataCommand::Get(mut args) => {
             args.remote = args.remote.or(&before);
             get::run(args).await
+        }
+        FermataCommand::Delete(mut args) => {
+            args.remote = args.remote.or(&before);
+            delete::run(args).await
         }
         FermataCommand::Put(mut args) => {
             args.remote = args.remote.or(&before);

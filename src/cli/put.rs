@@ -69,7 +69,16 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
             )
             .await?
         }
-        None => section(&client, &args).await?,
+        None => {
+            let (key, given) = match args.arguments.as_slice() {
+                [key] => (key, None),
+                [key, value] => (key, Some(value.as_str())),
+                _ => return Err(Failure::usage("give a key and a value")),
+            };
+            // Before anything is locked: stdin may take its time.
+            let value = Mutation::Put(value::read(given, args.file.as_ref())?);
+            section(&client, (&args.remote, &args.taking), key, value).await?
+        }
     };
     match args.remote.format() {
         Format::Json => print_json(&json!({
@@ -118,19 +127,18 @@ fn one(arguments: Vec<String>, file: bool) -> Result<Option<String>, Failure> {
     }
 }
 
-/// A section of its own.
-async fn section(client: &Client, args: &Args) -> Result<(String, u64), Failure> {
-    let (key, given) = match args.arguments.as_slice() {
-        [key] => (key, None),
-        [key, value] => (key, Some(value.as_str())),
-        _ => return Err(Failure::usage("give a key and a value")),
-    };
-    // Before anything is locked: stdin may take its time.
-    let value = value::read(given, args.file.as_ref())?;
+/// Writes in a section of its own; its lockRef and fencing token.
+pub(super) async fn section(
+    client: &Client,
+    (remote, taking): (&Remote, &LockFlags),
+    key: &str,
+    mutation: Mutation,
+) -> Result<(String, u64), Failure> {
     let mut signals = Signals::new()?;
-    let table = args.remote.table();
-    let guard = args.taking.lock(client, &table, key, &mut signals).await?;
+    let guard = taking
+        .lock(client, &remote.table(), key, &mut signals)
+        .await?;
     let written = (guard.lock_ref(), guard.fencing_token());
-    guard.release_with(Mutation::Put(value)).await?;
+    guard.release_with(mutation).await?;
     Ok(written)
 }

@@ -25,11 +25,12 @@ use crate::server::{self, ListenError, SecretError, Server, Stopped, TlsFileErro
 use crate::store::embedded::EmbeddedOpenError;
 use crate::telemetry::{self, TelemetryError};
 use parts::{Net, Prepared, Protected};
+use reload::Watched;
 use signals::{EndSignals, end_at_once};
 
 /// Run the lock service
 ///
-/// Serves gRPC until SIGTERM or SIGINT. SIGHUP has it read certificates, tokens and rules again. Without any setting it listens on 127.0.0.1:7450 and keeps its data in
+/// Serves gRPC until SIGTERM or SIGINT. SIGHUP has it read certificates, tokens, rules and `log.filter` again. Without any setting it listens on 127.0.0.1:7450 and keeps its data in
 /// one directory. With --store cassandra any number of replicas keep it in one cluster; the tables are made by `fermata
 /// schema apply`, and a replica waits until the cluster is there. Every setting can also be in a file (--config) or in
 /// an environment variable: `limits.value_bytes_max` is FERMATA_CFG_LIMITS__VALUE_BYTES_MAX. `fermata check` shows what
@@ -122,10 +123,10 @@ impl ServeError {
 
 /// Runs the command.
 pub async fn run(args: Args) -> Result<u8, ServeError> {
-    let config = args.settings.load()?;
+    let config = args.settings.clone().load()?;
     let prepared = Prepared::new(&config)?;
     let protected = Protected::new(&config)?;
-    telemetry::init(&config.log)?;
+    let log_filter = telemetry::init(&config.log)?;
     let mut signals = EndSignals::new().map_err(|source| ServeError::System {
         what: "hear signals",
         source,
@@ -143,7 +144,8 @@ pub async fn run(args: Args) -> Result<u8, ServeError> {
     let mut server = Server::new(started.engine.clone(), Arc::new(SystemIds))
         .with_grace(grace)
         .with_access(protected.access.clone());
-    let watched = protected.watched(&config, started.peers.as_deref());
+    let mut watched = protected.watched(&config, started.peers.as_deref());
+    watched.push(Watched::log_filter(log_filter, args.settings));
     if let Some(tls) = protected.tls {
         server = server.with_tls(tls);
     }

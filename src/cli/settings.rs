@@ -92,11 +92,15 @@ pub struct Settings {
 impl Settings {
     /// Reads all layers, the environment of this process among them.
     pub fn load(self) -> Result<Config, Problems> {
-        Config::load(&Sources {
-            file: self.file.config.clone(),
+        let sources = Sources {
+            file: self.file.clone().path(),
             environment: Sources::process_environment(),
             flags: self.into_flags(),
-        })
+        };
+        for (name, meant) in sources.overlooked() {
+            eprintln!("fermata: {name} is no setting, and counts for nothing; {meant} is one");
+        }
+        Config::load(&sources)
     }
 
     fn into_flags(self) -> Vec<Flag> {

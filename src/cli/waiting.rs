@@ -1,6 +1,7 @@
 //! Waiting for a lock on the command line: it shows how it goes, and a signal releases the entry.
 
 use std::io::{self, IsTerminal};
+use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +20,10 @@ use super::signals::{Signals, ends_a_wait};
 const GIVE_UP_MAX: Duration = Duration::from_secs(2);
 /// How often the progress is looked at.
 const TICK: Duration = Duration::from_millis(200);
+/// Who holds the key is asked this often …
+const HOLDER_EVERY: Duration = Duration::from_secs(5);
+/// … and is to be said within this.
+const HOLDER_WITHIN: Duration = Duration::from_secs(1);
 /// A line at least this often where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(30);
 
@@ -139,7 +144,8 @@ impl LockFlags {
         let mut entry = take_entry(self.enqueue(client, request), signals).await?;
         let limit = end.map(|end| client.clock().now().until(end));
         let shown = limit != Some(Duration::ZERO) && !self.quiet;
-        let waited = wait(client, &mut entry, (key, shown), limit, signals).await;
+        let watched = AwaitedKey { table, key, shown };
+        let waited = wait(client, &mut entry, &watched, limit, signals).await;
         let failure = match waited {
             Ok(guard) => return Ok(guard),
             Err(Unlocked::Signal(signal)) => Failure::signal(
@@ -194,15 +200,49 @@ enum Unlocked {
     Wait(WaitError),
 }
 
+/// What is waited for.
+struct AwaitedKey<'a> {
+    table: &'a str,
+    key: &'a str,
+    /// Whether it is told how that goes.
+    shown: bool,
+}
+
+/// Who holds the key is on its way to be known.
+type Asking = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
+
+impl AwaitedKey<'_> {
+    /// Asks who holds the key; nobody, where that may not be seen or is not said in time.
+    fn ask(&self, client: &Client) -> Asking {
+        let (client, table, key) = (client.clone(), self.table.to_owned(), self.key.to_owned());
+        Box::pin(async move {
+            let described = timeout(HOLDER_WITHIN, client.describe_lock(&table, &key, 1)).await;
+            let holder = described.ok()?.ok()?.holders.into_iter().next()?;
+            let owner = fermata_command::output::one_line(&holder.owner);
+            (!owner.is_empty()).then_some(owner)
+        })
+    }
+}
+
+async fn answered(asking: &mut Option<Asking>) -> Option<String> {
+    match asking {
+        Some(asking) => asking.await,
+        None => std::future::pending().await,
+    }
+}
+
 async fn wait(
     client: &Client,
     entry: &mut QueueEntry,
-    (key, shown): (&str, bool),
+    watched: &AwaitedKey<'_>,
     limit: Option<Duration>,
     signals: &mut Signals,
 ) -> Result<LockGuard, Unlocked> {
     let reported: Mutex<Option<Progress>> = Mutex::new(None);
-    let mut line = Line::new(key, client.clock().now());
+    let mut line = Line::new(watched.key, client.clock().now());
+    let mut asking = watched.shown.then(|| watched.ask(client));
+    let mut asked_at = client.clock().now();
+    let mut is_named = false;
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let waiting = entry.wait_with(limit, |progress| {
@@ -216,10 +256,26 @@ async fn wait(
             signal = signals.next() => if ends_a_wait(signal) {
                 return Err(Unlocked::Signal(signal));
             },
+            holder = answered(&mut asking) => {
+                asking = None;
+                is_named = true;
+                line.holder = holder;
+                let reported = *reported.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(reported) = reported && watched.shown {
+                    line.show(reported, client.clock().now());
+                }
+            }
             _ = tick.tick() => {
                 let reported = *reported.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(reported) = reported && shown {
-                    line.show(reported, client.clock().now());
+                let now = client.clock().now();
+                // The first line is to name who holds it, as far as that is known at once.
+                let waits_for_name = !is_named && asking.is_some();
+                if let Some(reported) = reported && watched.shown && !waits_for_name {
+                    line.show(reported, now);
+                }
+                if watched.shown && asking.is_none() && asked_at.until(now) >= HOLDER_EVERY {
+                    asked_at = now;
+                    asking = Some(watched.ask(client));
                 }
             }
         }
@@ -231,6 +287,8 @@ struct Line {
     key: String,
     start: Moment,
     bar: Option<ProgressBar>,
+    /// Who holds the key, as far as that may be seen.
+    holder: Option<String>,
     /// Without a terminal: what was said last, and when.
     said: Option<(u32, Moment)>,
 }
@@ -245,7 +303,9 @@ impl Drop for Line {
 
 impl Line {
     fn new(key: &str, start: Moment) -> Line {
-        let bar = io::stderr().is_terminal().then(|| {
+        // One that cannot move its cursor gets a new line now and then, as a file does.
+        let moves = std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+        let bar = (io::stderr().is_terminal() && moves).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
             match ProgressStyle::with_template("{spinner} {wide_msg}") {
                 Ok(style) => bar.with_style(style),
@@ -256,12 +316,14 @@ impl Line {
             key: fermata_command::output::one_line(key),
             start,
             bar,
+            holder: None,
             said: None,
         }
     }
 
     fn show(&mut self, reported: Progress, now: Moment) {
-        let text = words(&self.key, reported, self.start.until(now));
+        let holder = self.holder.as_deref();
+        let text = words(&self.key, reported, self.start.until(now), holder);
         if let Some(bar) = &self.bar {
             bar.set_message(text);
             bar.tick();
@@ -279,19 +341,22 @@ impl Line {
 
 /// What is told while a wait has taken `waited`. An estimate counts down from when it was told, and is
 /// left out once it has run out.
-fn words(key: &str, reported: Progress, waited: Duration) -> String {
+fn words(key: &str, reported: Progress, waited: Duration, holder: Option<&str>) -> String {
     let ahead = match reported.position {
         0 => "next in the queue".to_owned(),
         position => format!("{position} ahead in the queue"),
     };
+    let held = holder.map_or_else(String::new, |holder| format!(", held by {holder}"));
     let since_reported = waited.saturating_sub(reported.waited);
     let left = reported.estimate.map_or(0, |estimate| {
         estimate.saturating_sub(since_reported).as_secs()
     });
     let waited = waited.as_secs();
     match left {
-        0 => format!("waiting for {key}: {ahead}, {waited} s"),
-        left => format!("waiting for {key}: {ahead}, about {left} s to go, {waited} s so far"),
+        0 => format!("waiting for {key}: {ahead}{held}, {waited} s"),
+        left => {
+            format!("waiting for {key}: {ahead}{held}, about {left} s to go, {waited} s so far")
+        }
     }
 }
 
@@ -314,11 +379,16 @@ mod tests {
     #[test]
     fn the_line_tells_the_entry_and_the_time() {
         assert_eq!(
-            words("orders-42", reported(2, None, 0), ms(12_900)),
-            "waiting for orders-42: 2 ahead in the queue, 12 s"
+            words(
+                "orders-42",
+                reported(2, None, 0),
+                ms(12_900),
+                Some("billing@host-7")
+            ),
+            "waiting for orders-42: 2 ahead in the queue, held by billing@host-7, 12 s"
         );
         assert_eq!(
-            words("a", reported(0, None, 0), ms(0)),
+            words("a", reported(0, None, 0), ms(0), None),
             "waiting for a: next in the queue, 0 s"
         );
     }
@@ -327,11 +397,11 @@ mod tests {
     fn the_line_counts_the_estimate_down_from_when_it_was_told() {
         let reported = reported(2, Some(ms(16_500)), 10_000);
         assert_eq!(
-            words("a", reported, ms(12_400)),
+            words("a", reported, ms(12_400), None),
             "waiting for a: 2 ahead in the queue, about 14 s to go, 12 s so far"
         );
         assert_eq!(
-            words("a", reported, ms(60_000)),
+            words("a", reported, ms(60_000), None),
             "waiting for a: 2 ahead in the queue, 60 s"
         );
     }

@@ -15,6 +15,8 @@ use super::Config;
 
 /// Environment variables with this prefix are settings; other `FERMATA_` names are not.
 pub(super) const PREFIX: &str = "FERMATA_CFG_";
+/// What people write for it.
+const PREFIX_SHORT: &str = "FERMATA_";
 /// Stands between the levels of a setting in the name of an environment variable.
 const LEVELS: &str = "__";
 /// No setting is deeper.
@@ -138,6 +140,24 @@ impl Sources {
     /// The variables of this process.
     pub fn process_environment() -> Vec<(OsString, OsString)> {
         std::env::vars_os().collect()
+    }
+
+    /// Variables that look like settings, and are none for want of a part of their prefix: with what they should be called.
+    pub fn overlooked(&self) -> Vec<(String, String)> {
+        let schema = serde_json::to_value(Config::default()).unwrap_or_default();
+        let names = self
+            .environment
+            .iter()
+            .filter_map(|(name, _)| name.to_str());
+        let names = names.filter_map(|name| {
+            let rest = name.strip_prefix(PREFIX_SHORT)?;
+            let path = rest.to_ascii_lowercase().replace(LEVELS, ".");
+            let mut levels = path.split('.');
+            let found = levels.try_fold(&schema, |at, level| at.get(level));
+            let is_one = found.is_some_and(|found| !found.is_object());
+            is_one.then(|| (name.to_owned(), format!("{PREFIX}{rest}")))
+        });
+        names.collect()
     }
 
     /// All layers on top of each other, each value with where it came from (none: the file).

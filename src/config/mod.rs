@@ -361,6 +361,13 @@ impl Config {
             wrong.extend(self.limits.check_shared().err());
         }
         self.peers.check(self.store.kind, self.insecure, &mut wrong);
+        let is_named = !self.peers.name.is_empty() || self.listen.addresses().next().is_some();
+        if self.store.kind == StoreKind::Cassandra && !is_named {
+            wrong.push(
+                "peers.name: without an address in `listen` each replica needs a name of its own"
+                    .to_owned(),
+            );
+        }
         if self.shutdown_grace > Span::from_secs(3600) {
             wrong.push("shutdown_grace must be at most 1h".to_owned());
         }

@@ -449,3 +449,28 @@ fn the_largest_number_of_a_setting_can_be_printed_and_fed_back() {
         )]
     );
 }
+
+#[test]
+fn a_variable_that_lacks_a_part_of_its_prefix_is_told() {
+    let sources = Sources {
+        environment: [
+            ("FERMATA_LISTEN", "127.0.0.1:1"),
+            ("FERMATA_STORE__KIND", "cassandra"),
+            // Set by others, or for clients.
+            ("FERMATA_PORT", "tcp://10.0.0.1:7450"),
+            ("FERMATA_STORE", "x"),
+            ("FERMATA_ENDPOINT", "x"),
+            ("FERMATA_CFG_LISTEN", "127.0.0.1:1"),
+            ("FERMATA_", ""),
+        ]
+        .map(|(name, value)| (name.into(), value.into()))
+        .into(),
+        ..Sources::default()
+    };
+    let expected = [
+        ("FERMATA_LISTEN", "FERMATA_CFG_LISTEN"),
+        ("FERMATA_STORE__KIND", "FERMATA_CFG_STORE__KIND"),
+    ];
+    let expected = expected.map(|(name, meant)| (name.to_owned(), meant.to_owned()));
+    assert_eq!(sources.overlooked(), expected);
+}

@@ -48,17 +48,12 @@ async fn acquire_or_leave(
     let release = ReleaseLock::parse(release, context)?;
     let acquired = tokio::select! {
         biased;
-        acquired = router.make(&call, context, call.answer_by(context)) => acquired,
+        acquired = router.make(&call, context, call.answer_by(context)) => acquired?,
         // As above.
         () = stopping.stopped() => return Err(status::stopping()),
     };
-    let left = match &acquired {
-        Ok(acquired) => acquired.answer.state() == LockState::Waiting,
-        // Whoever may not have the lock any more leaves the queue as well.
-        Err(status) => status::is_of_access(status),
-    };
-    if !left {
-        return acquired;
+    if acquired.answer.state() != LockState::Waiting {
+        return Ok(acquired);
     }
     // In a task of its own: it goes on where the caller is gone, or its time has passed.
     let (router, context) = (router.clone(), context.clone());
@@ -66,7 +61,6 @@ async fn acquire_or_leave(
         let answer_by = later(Instant::now(), router.limits().call_max());
         router.make_checked(&release, &context, answer_by).await
     });
-    let acquired = acquired?;
     left.await.map_err(|_| status::outcome_unknown())??;
     Ok(Served {
         answer: AcquireLockResponse {

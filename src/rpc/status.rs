@@ -208,12 +208,6 @@ pub fn login_ended(why: LoginRefused) -> Status {
         .status()
 }
 
-/// Whether a call ended since its caller may not make it any more.
-pub fn is_of_access(status: &Status) -> bool {
-    let info = status.get_details_error_info();
-    info.is_some_and(|info| ["NOT_ALLOWED", "LOGIN_ENDED"].contains(&info.reason.as_str()))
-}
-
 /// No rule allows this. Nothing was done.
 pub fn denied(identity: &str, verbs: Verbs, scope: Scope<'_>) -> Status {
     let who = match identity {

@@ -7,13 +7,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::stream::{self, Stream, select_all};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener, UnixSocket, UnixStream};
 use tokio::time::sleep;
 
 use super::wire::ServerWire;
 
 /// How long to wait after a connection could not be accepted (mostly for want of file descriptors).
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// How many connections to a Unix socket wait to be accepted.
+const BACKLOG: u32 = 1024;
 
 /// Who may connect to a Unix socket: its owner and its group.
 const SOCKET_MODE: u32 = 0o660;
@@ -169,26 +172,22 @@ pub async fn bind_socket(path: &Path) -> Result<SocketListener, ListenError> {
             Err(error) => return Err(refused(error.to_string())),
         },
     }
-    // Nobody reaches it before it has its mode.
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}", std::process::id()));
-    let beside = PathBuf::from(beside);
-    let listener = UnixListener::bind(&beside).map_err(|error| refused(error.to_string()))?;
-    let put = || {
-        let mode = std::fs::Permissions::from_mode(SOCKET_MODE);
-        std::fs::set_permissions(&beside, mode)?;
-        let inode = std::fs::symlink_metadata(&beside)?.ino();
-        std::fs::rename(&beside, path)?;
-        Ok(inode)
-    };
-    let inode = put().map_err(|error: io::Error| {
-        let _ = std::fs::remove_file(&beside);
+    let failed = |error: io::Error| refused(error.to_string());
+    let socket = UnixSocket::new_stream().map_err(failed)?;
+    socket.bind(path).map_err(failed)?;
+    // Nobody gets through before it has its mode: it refuses all until it listens.
+    let mode = std::fs::Permissions::from_mode(SOCKET_MODE);
+    let listening = std::fs::set_permissions(path, mode).and_then(|()| {
+        let inode = std::fs::symlink_metadata(path)?.ino();
+        Ok((socket.listen(BACKLOG)?, inode))
+    });
+    let (listener, inode) = listening.map_err(|error| {
+        let _ = std::fs::remove_file(path);
         refused(error.to_string())
     })?;
-    let path = path.to_owned();
     Ok(SocketListener {
         listener,
-        path,
+        path: path.to_owned(),
         inode,
     })
 }

@@ -77,3 +77,56 @@ fn whoever_waits_for_a_server_that_is_not_there_is_told_at_once() {
     );
     assert!(stderr.starts_with(&answered), "{stderr}");
 }
+
+#[test]
+fn a_value_is_deleted_in_a_section_of_its_own_and_under_a_lock() {
+    let world = World::new();
+    for delete in [
+        &["delete", "k"][..],
+        &["lock", "k", "--", "fermata", "delete", "--lock-ref"],
+    ] {
+        world.text(&["put", "k", "v"]);
+        assert_eq!(world.text(delete), "");
+        assert_eq!(
+            world.run(&["get", "k"]).status.code(),
+            Some(1),
+            "{delete:?}"
+        );
+        assert_eq!(world.queue("k"), (0, 0));
+    }
+    let deleted = world.json(&["delete", "k"]);
+    assert!(
+        deleted["name"].as_str().unwrap().starts_with("default/k#"),
+        "{deleted}"
+    );
+    assert_eq!(world.run(&["delete"]).status.code(), Some(64));
+}
+
+#[test]
+fn what_is_no_lock_ref_is_a_fault_of_the_command_line() {
+    let world = World::new();
+    for command in [
+        &["get", "--lock-ref=garbage"][..],
+        &["put", "--lock-ref=garbage", "v"],
+        &["delete", "--lock-ref=garbage"],
+    ] {
+        let output = world.run(command);
+        assert_eq!(output.status.code(), Some(64), "{output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            said.contains("not a lockRef") && said.contains("(MALFORMED)"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn who_was_not_answered_hears_how_long_was_tried() {
+    let mut world = World::new();
+    world.stop_server();
+    let output = world.run(&["get", "--timeout", "2s", "k"]);
+    world.kill_server();
+    assert_eq!(output.status.code(), Some(69), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("no answer within 2s"), "{said}");
+}

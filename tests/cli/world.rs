@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 pub const FERMATA: &str = env!("CARGO_BIN_EXE_fermata");
@@ -40,6 +41,13 @@ impl World {
     pub fn start_server(&mut self) {
         let address = self.endpoint.strip_prefix("http://").unwrap();
         self.server = serve(self.data.path(), address).0;
+    }
+
+    /// SIGSTOP: it is there, and answers nothing.
+    pub fn stop_server(&mut self) {
+        let pid = i32::try_from(self.server.id()).unwrap();
+        let stopped = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGSTOP);
+        stopped.unwrap();
     }
 
     /// SIGKILL, and nobody serves any more.

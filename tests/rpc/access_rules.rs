@@ -217,7 +217,7 @@ async fn a_renewal_among_many_is_checked_as_one_by_itself() {
 }
 
 #[tokio::test]
-async fn a_rule_that_is_taken_away_ends_a_wait_and_one_that_gives_up_leaves_the_queue() {
+async fn a_rule_that_is_taken_away_ends_waits_and_takes_no_entry() {
     let (billing, other) = (token("billing"), token("other"));
     let rules = RULES.replace("[\"billing\"]", "[\"*\"]");
     let files = Files::new(&[&billing, &other], &rules);
@@ -252,20 +252,9 @@ async fn a_rule_that_is_taken_away_ends_a_wait_and_one_that_gives_up_leaves_the_
         let ended = tokio::time::timeout(WITHIN, wait).await.unwrap();
         assert_eq!(refused(ended.unwrap()), denied());
     }
-    // The one that was to give up has left; the other one stays until its TTL.
-    let until = tokio::time::Instant::now() + WITHIN;
-    loop {
-        let key = world.engine.describe_here(&id(key)).unwrap().unwrap();
-        if key.state.entries.len() == 2 {
-            break;
-        }
-        assert!(
-            tokio::time::Instant::now() < until,
-            "{:?}",
-            key.state.entries
-        );
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    // Their entries stay until their TTL: what another connection was answered meanwhile is not known here.
+    let described = world.engine.describe_here(&id(key)).unwrap().unwrap();
+    assert_eq!(described.state.entries.len(), 3);
 }
 
 fn id(key: &str) -> KeyId {

@@ -54,6 +54,7 @@ impl Files {
             directory: TempDir::new().unwrap(),
         };
         files.certify(authority);
+        replace(&files.path("config"), "[log]\nfilter = \"info\"\n");
         replace(
             &files.path("client-ca"),
             fs::read(authority.file()).unwrap(),
@@ -99,6 +100,7 @@ impl Server {
             .args(["--default-signal", env!("CARGO_BIN_EXE_fermata"), "serve"])
             .args(["--listen", &format!("127.0.0.1:0,unix:{}", path("socket"))])
             .args(["--data-dir", &path("data")])
+            .args(["--config", &path("config")])
             .args(["--client-tls-certificate", &path("cert")])
             .args(["--client-tls-key", &path("key")])
             .args(["--client-tls-ca", &path("client-ca")])
@@ -358,7 +360,7 @@ async fn what_cannot_be_used_leaves_in_force_what_was_and_a_hangup_ends_nothing(
     for (name, text, said) in [
         ("cert", "nonsense", "tls.cert_file: "),
         ("tokens", "billing", "tokens: line 1 is not NAME"),
-        ("rules", "[[rule]]", "rules: "),
+        ("rules", "[[rule]]", "rules: TOML parse error"),
     ] {
         let before = fs::read(server.files.path(name)).unwrap();
         replace(&server.files.path(name), text);
@@ -366,16 +368,40 @@ async fn what_cannot_be_used_leaves_in_force_what_was_and_a_hangup_ends_nothing(
         assert!(reached().await, "{name}");
         replace(&server.files.path(name), before);
     }
+    server
+        .files
+        .know(&[&billing, &token("another")], EVERYTHING);
     let reloads = || {
         server
             .log()
-            .matches("tokens and rules: those in the files are in force")
+            .matches("tokens and rules: what is there now is in force")
             .count()
     };
-    until("what is right is taken", || reloads() >= 1).await;
+    until("what is right is taken", || reloads() >= 2).await;
     let before = reloads();
     server.signal(Signal::SIGHUP);
     until("a hangup is heard", || reloads() > before).await;
+    assert!(reached().await);
+
+    // What is logged is said anew as well.
+    assert!(!server.log().contains(" DEBUG "));
+    replace(
+        &server.files.path("config"),
+        "[log]\nfilter = \"fermata=debug\"\n",
+    );
+    server.signal(Signal::SIGHUP);
+    until("the filter is in force", || {
+        server.log().contains("log.filter: what is there now")
+    })
+    .await;
+    assert!(reached().await);
+    until("more is logged", || server.log().contains(" DEBUG ")).await;
+    replace(&server.files.path("config"), "[log]\nfilter = \"x=loud\"\n");
+    server.signal(Signal::SIGHUP);
+    until("a filter that is none", || {
+        server.log().contains("log.filter: ")
+    })
+    .await;
     assert!(reached().await);
 }
 

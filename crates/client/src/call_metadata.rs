@@ -1,6 +1,7 @@
 //! What goes with each call beside its message: who calls, and from where.
 
 use tonic::Request;
+use tonic::metadata::AsciiMetadataValue;
 
 use super::options::Zone;
 use super::token::Token;
@@ -32,6 +33,17 @@ impl CallMetadata {
         if let Some(token) = &self.token {
             token.put_on_stream(request);
         }
+    }
+
+    /// The token as it goes with calls that are made now.
+    pub(super) fn sent_token(&self) -> Option<AsciiMetadataValue> {
+        self.token.as_ref().map(Token::sent_now)
+    }
+
+    /// Whether there is another token by now than went with a call.
+    pub(super) fn has_another_token(&self, sent: Option<&AsciiMetadataValue>) -> bool {
+        let both = self.token.as_ref().zip(sent);
+        both.is_some_and(|(token, sent)| token.was_replaced(sent))
     }
 
     fn put_zone<T>(&self, request: &mut Request<T>) {

@@ -26,7 +26,6 @@ use super::keep_alive::{KeepAliveLink, KeepAlives};
 use super::options::ClientOptions;
 use super::pipeline::{Call, Pipeline};
 use super::retry::{Backoff, Verdict, judge};
-use super::token::Token;
 
 /// The largest answer taken. Values are at most 64 MiB by any configuration.
 pub(super) const ANSWER_BYTES_MAX: usize = 65 * 1024 * 1024;
@@ -57,6 +56,14 @@ impl std::fmt::Debug for Client {
             .field("endpoints", &self.shared.connections.len())
             .field("options", &self.shared.options)
             .finish_non_exhaustive()
+    }
+}
+
+/// What the last attempt says, where it was cut short by the end of the whole: of that it is to speak.
+fn of_all_attempts(status: Status, total: Duration) -> Status {
+    match status.code() {
+        Code::DeadlineExceeded => Status::deadline_exceeded(format!("no answer within {total:?}")),
+        _ => status,
     }
 }
 
@@ -362,7 +369,7 @@ impl Client {
             None => self.attempt_at(at, answered),
             Some(permit) => self.long_attempt_at(at, answered, permit),
         };
-        let token = self.shared.options.token.as_ref().map(Token::sent_now);
+        let token = self.metadata().sent_token();
         let sent = self.now();
         let result = match tokio::time::timeout(timeout, op(attempt)).await {
             Ok(result) => result,
@@ -391,8 +398,7 @@ impl Client {
         if status.code() != Code::Unauthenticated {
             return status;
         }
-        let token = self.shared.options.token.as_ref().zip(sent);
-        match token.is_some_and(|(token, sent)| token.was_replaced(sent)) {
+        match self.metadata().has_another_token(sent) {
             true => Status::unavailable("the token was replaced meanwhile"),
             false => status,
         }
@@ -438,7 +444,7 @@ impl Client {
             };
             let pause = backoff.next(not_before);
             if pause >= self.now().until(end) {
-                return Err(status);
+                return Err(of_all_attempts(status, total));
             }
             tracing::debug!(code = ?status.code(), ?pause, "repeating a call");
             tokio::time::sleep(pause).await;

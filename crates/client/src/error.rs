@@ -77,6 +77,9 @@ pub enum WaitError {
     /// No server answered for a whole TTL, so the entry has likely expired.
     #[error("no server could be reached: {0}")]
     Unavailable(#[source] ServerError),
+    /// What was given is no lockRef.
+    #[error("the request makes no sense: {0}")]
+    Invalid(#[source] ServerError),
     /// Not allowed, or not known.
     #[error("not allowed: {0}")]
     Denied(#[source] ServerError),
@@ -96,12 +99,10 @@ impl From<Fault> for WaitError {
             Err(Fault::Denied(error)) => WaitError::Denied(error),
             Err(Fault::Unavailable(error)) => WaitError::Unavailable(error),
             Err(Fault::Ended(lost)) => WaitError::Lost(lost),
-            Err(
-                Fault::Superseded(error)
-                | Fault::Invalid(error)
-                | Fault::NotFound(error)
-                | Fault::Other(error),
-            ) => WaitError::Other(error),
+            Err(Fault::Invalid(error)) => WaitError::Invalid(error),
+            Err(Fault::Superseded(error) | Fault::NotFound(error) | Fault::Other(error)) => {
+                WaitError::Other(error)
+            }
         }
     }
 }

@@ -93,6 +93,7 @@ impl From<WaitError> for Failure {
         let code = match error {
             WaitError::TimedOut { .. } => exit::TIMED_OUT,
             WaitError::Lost(_) => exit::LOCK_LOST,
+            WaitError::Invalid(_) => exit::USAGE,
             WaitError::Limit(_) => exit::TEMPORARY,
             WaitError::Denied(_) => exit::DENIED,
             WaitError::Unavailable(_) | WaitError::Other(_) => exit::UNAVAILABLE,

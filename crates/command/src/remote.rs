@@ -142,6 +142,22 @@ impl Remote {
         Ok(Client::connect_with(self.endpoints(), options)?)
     }
 
+    /// The variables for the files that were named as options: for a command that is to reach the same service.
+    pub fn files(&self) -> Vec<(&'static str, String)> {
+        let files = [
+            (CA_VARIABLE, &self.ca),
+            (CERTIFICATE_VARIABLE, &self.certificate),
+            (KEY_VARIABLE, &self.certificate_key),
+            (TOKEN_FILE_VARIABLE, &self.token_file),
+        ];
+        let given = files.into_iter().filter_map(|(name, file)| {
+            // Wherever that command changes to.
+            let file = std::path::absolute(file.as_ref()?).ok()?;
+            Some((name, file.display().to_string()))
+        });
+        given.collect()
+    }
+
     fn token(&self) -> Result<Option<Token>, Failure> {
         let file = self
             .token_file

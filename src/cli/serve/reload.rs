@@ -3,7 +3,7 @@
 //! Files are compared by what they hold: Kubernetes swaps a link to them, and two writes may have one time. What cannot be used
 //! leaves in force what was, and is tried again.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +13,9 @@ use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::access::{Access, AccessFiles, FILE_BYTES_MAX};
+use crate::cli::settings::Settings;
 use crate::server::{ClientTls, ClientTlsFiles, PeerTls, PeerTlsFiles};
+use crate::telemetry::LogFilter;
 
 /// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -33,6 +35,8 @@ pub struct Watched {
     seen: Option<Contents>,
     /// Why that cannot be used, as it was said.
     refused: Option<String>,
+    /// Nothing is taken unless that is asked for.
+    only_asked: bool,
 }
 
 impl Watched {
@@ -49,6 +53,20 @@ impl Watched {
             taken: None,
             seen: None,
             refused: None,
+            only_asked: false,
+        }
+    }
+
+    /// `log.filter`, from wherever the settings come.
+    pub fn log_filter(filter: LogFilter, settings: Settings) -> Watched {
+        let take = move || {
+            let config = settings.clone().load().map_err(|error| error.to_string())?;
+            let replaced = filter.replace(&config.log.filter);
+            replaced.map_err(|error| error.to_string())
+        };
+        Watched {
+            only_asked: true,
+            ..Watched::new("log.filter", Vec::new(), take)
         }
     }
 
@@ -83,21 +101,26 @@ impl Watched {
         let contents = Some(read(&self.files));
         let is_settled = contents == self.seen;
         self.seen = contents;
-        if !asked && (!is_settled || self.seen == self.taken) {
+        if self.seen == self.taken {
+            self.refused = None;
+        }
+        if !asked && (self.only_asked || !is_settled || self.seen == self.taken) {
             return;
         }
         let what = self.what;
         match (self.take)() {
             Ok(()) => {
-                tracing::info!("{what}: those in the files are in force");
-                self.taken = self.seen.clone();
+                tracing::info!("{what}: what is there now is in force");
+                // Unless they changed meanwhile: then nobody knows which of both was taken.
+                let is_same = Some(read(&self.files)) == self.seen;
+                self.taken = self.seen.clone().filter(|_| is_same);
                 self.refused = None;
             }
             Err(why) => {
-                if self.refused.as_ref() != Some(&why) {
+                if asked || self.refused.as_ref() != Some(&why) {
                     tracing::warn!(
                         why,
-                        "{what}: those in the files cannot be used; what was in force stays so"
+                        "{what}: what is there now cannot be used; what was in force stays so"
                     );
                 }
                 self.refused = Some(why);
@@ -108,11 +131,12 @@ impl Watched {
 
 fn read(files: &[PathBuf]) -> Contents {
     let read = |file: &PathBuf| {
-        let file = File::open(file).ok()?;
-        let is_file = file.metadata().is_ok_and(|found| found.is_file());
+        // What is no file might never be read to its end.
+        let is_file = fs::metadata(file).is_ok_and(|found| found.is_file());
+        let file = is_file.then(|| File::open(file).ok())??;
         let mut bytes = Vec::new();
         let read = file.take(FILE_BYTES_MAX).read_to_end(&mut bytes);
-        (is_file && read.is_ok()).then_some(bytes)
+        read.is_ok().then_some(bytes)
     };
     files.iter().map(read).collect()
 }

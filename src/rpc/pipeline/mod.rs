@@ -84,7 +84,8 @@ impl Stream for Answers {
 }
 
 /// Makes the calls of a stream. It ends where the client ends its side, a little before the deadline, and with a status when
-/// the replica stops or where a frame makes no sense; all but the last let the calls in flight be answered before.
+/// the replica stops, where a frame makes no sense, or where its client is not known any more; all but the last two let the calls
+/// in flight be answered before.
 pub fn answers(
     router: Router,
     request: Request<Streaming<PipelineRequest>>,
@@ -241,8 +242,6 @@ impl Pipe {
                     Err(_gone) => return,
                 },
                 frame = frames.message(), if reads && takes_more => end = self.read(frame),
-                // All else is idle, and so is this: see the loop.
-                else => break,
             }
             if let Some(ReadEnd::AtOnce(_)) = end {
                 // Nobody is to hear what comes of them.

@@ -130,9 +130,9 @@ impl Router {
         answer_by: Instant,
     ) -> Result<Served<C::Answer>, Status> {
         let (login, needs, target) = (&context.login, call.needs(), call.target());
-        self.check.check(login, needs, &target)?;
         let made = self.make_checked(call, context, answer_by);
         if !call.waits() {
+            self.check.check(login, needs, &target)?;
             return made.await;
         }
         // What was allowed when a wait began may be so no more.

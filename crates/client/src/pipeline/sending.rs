@@ -11,6 +11,7 @@ use fermata_proto::{DOMAIN, PipelineCall, PipelineRequest, PipelineResponse};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::AsciiMetadataValue;
 use tonic::{Code, Status, Streaming};
 use tonic_types::StatusExt as _;
 
@@ -94,6 +95,8 @@ pub(super) struct Sending {
     /// Given up, which the server does not know yet. Each is told once, so there are no more than one frame may have.
     given_up: Vec<u64>,
     last_id: u64,
+    /// The token that the stream was asked for with.
+    token: Option<AsciiMetadataValue>,
 }
 
 /// A stream that broke, or could not be opened.
@@ -126,6 +129,7 @@ impl Sending {
             unanswered: HashMap::new(),
             given_up: Vec::new(),
             last_id: 0,
+            token: None,
         }
     }
 
@@ -151,7 +155,14 @@ impl Sending {
         let is_refused = is_refusal(&status, is_answered);
         let (of_sent, of_unsent) = match is_refused {
             // A server of ours reads nothing of whom it does not know: nothing was done.
-            _ if !is_answered && is_unknown_here(&status) => (status.clone().into(), status.into()),
+            _ if !is_answered && is_unknown_here(&status) => {
+                let was_replaced = self.opener.metadata.has_another_token(self.token.as_ref());
+                let status = match was_replaced {
+                    true => Status::unavailable("the token was replaced meanwhile"),
+                    false => status,
+                };
+                (status.clone().into(), status.into())
+            }
             // Nobody read what is on a stream that nobody knows.
             true if status.code() == Code::Unimplemented => {
                 (Unanswered::NotTaken, Unanswered::NotTaken)
@@ -188,6 +199,7 @@ impl Sending {
         let (frames, sent) = mpsc::channel(1);
         let mut locks = self.opener.locks();
         let request = self.opener.request(ReceiverStream::new(sent), None);
+        self.token = self.opener.metadata.sent_token();
         let mut phase = PipelinePhase::Opening(Box::pin(async move {
             Ok(locks.pipeline(request).await?.into_inner())
         }));

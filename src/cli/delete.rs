@@ -1,0 +1,83 @@
+//! `fermata delete`: takes away the value of a key, in a section of its own or under a lock that somebody else took.
+
+use fermata_client::{Mutation, public_part};
+use fermata_command::output::{Format, print_json};
+use fermata_command::{Failure, Remote};
+use serde_json::json;
+
+use super::put::section;
+use super::value;
+use super::waiting::LockFlags;
+
+const HELP: &str = "\
+Without --lock-ref this is a whole section of its own: it takes the lock on the
+key, deletes its value, and releases it. With --lock-ref it does so as the
+holder of that lockRef, and the lock stays as it is.
+
+With --output json: {\"name\", \"fencing_token\"} of the entry that the value
+was deleted under.
+
+Exit status: 0 the key has no value, which is durable; 64 malformed; 66 no such
+table or lockRef; 69 no server (the outcome is unknown); 70 the lock is lost
+(the outcome is unknown); 75 --try, and others hold the lock; 77 not allowed;
+124 the wait timed out; 128+n ended by signal n.
+
+Examples:
+  fermata delete orders-42
+  fermata lock orders-42 -- sh -c 'fermata delete --lock-ref'";
+
+/// Delete the value of a key
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = HELP)]
+pub struct Args {
+    /// The key
+    #[arg(value_name = "KEY", required_unless_present = "lock_ref")]
+    key: Option<String>,
+
+    /// Delete as the holder: under this lockRef [default: FERMATA_LOCK_REF]
+    #[arg(long, value_name = "LOCK_REF", num_args = 0..=1, require_equals = true)]
+    lock_ref: Option<Option<String>>,
+
+    #[command(flatten)]
+    taking: LockFlags,
+
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Runs the command.
+pub async fn run(args: Args) -> Result<u8, Failure> {
+    let client = args.remote.client()?;
+    let (lock_ref, fencing_token) = match args.lock_ref {
+        Some(named) => {
+            let arguments = args.key.into_iter().collect();
+            let (lock_ref, rest) = value::lock_ref(named.as_deref(), arguments)?;
+            if !rest.is_empty() {
+                return Err(Failure::usage("a lockRef names its key; leave the key out"));
+            }
+            let (lock_ref, fencing_token) = value::granted(&client, &lock_ref).await?;
+            client
+                .critical_write(&lock_ref, Mutation::Delete, value::call_numbers())
+                .await?;
+            (lock_ref, fencing_token)
+        }
+        None => {
+            let key = args.key.unwrap_or_default();
+            section(
+                &client,
+                (&args.remote, &args.taking),
+                &key,
+                Mutation::Delete,
+            )
+            .await?
+        }
+    };
+    match args.remote.format() {
+        Format::Json => print_json(&json!({
+            "name": public_part(&lock_ref),
+            "fencing_token": fencing_token,
+        }))?,
+        Format::Text => {}
+    }
+    Ok(0)
+}
