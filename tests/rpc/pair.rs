@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use fermata::access::Access;
 use fermata::clock::{Clock, SystemClock, SystemIds};
 use fermata::engine::{Engine, EngineOptions, Packing, Presence};
 use fermata::limits::Limits;
@@ -124,15 +125,20 @@ pub struct Pair {
 
 impl Pair {
     pub async fn new() -> Pair {
-        Pair::with(BTreeSet::new()).await
+        Pair::with_access(Access::open()).await
+    }
+
+    pub async fn with_access(access: Access) -> Pair {
+        Pair::with(BTreeSet::new(), access).await
     }
 
     /// Two that answer from memory.
     pub async fn writing_back() -> Pair {
-        Pair::with(BTreeSet::from([TableName::default_table()])).await
+        let tables = BTreeSet::from([TableName::default_table()]);
+        Pair::with(tables, Access::open()).await
     }
 
-    async fn with(write_back: BTreeSet<TableName>) -> Pair {
+    async fn with(write_back: BTreeSet<TableName>, access: Access) -> Pair {
         let shared = Shared::new();
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let start = async |name: &str, address: String, peer_address: String| {
@@ -163,6 +169,7 @@ impl Pair {
         let (stop, stopped) = oneshot::channel::<()>();
         let server = Server::new(first.clone(), Arc::new(SystemIds))
             .with_peers(Arc::new(peer_client()), vec![peers])
+            .with_access(access)
             .serve_tcp(vec![clients], async {
                 let _ = stopped.await;
             });
