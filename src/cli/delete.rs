@@ -1,9 +1,7 @@
 //! `fermata delete`: takes away the value of a key, in a section of its own or under a lock that somebody else took.
 
-use fermata_client::{Mutation, public_part};
-use fermata_command::output::{Format, print_json};
+use fermata_client::Mutation;
 use fermata_command::{Failure, Remote};
-use serde_json::json;
 
 use super::put::section;
 use super::value;
@@ -50,12 +48,8 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
     let client = args.remote.client()?;
     let (lock_ref, fencing_token) = match args.lock_ref {
         Some(named) => {
-            let arguments = args.key.into_iter().collect();
-            let (lock_ref, rest) = value::lock_ref(named.as_deref(), arguments)?;
-            if !rest.is_empty() {
-                return Err(Failure::usage("a lockRef names its key; leave the key out"));
-            }
-            let (lock_ref, fencing_token) = value::granted(&client, &lock_ref).await?;
+            let (lock_ref, fencing_token) =
+                value::granted_alone(&client, named.as_deref(), args.key).await?;
             client
                 .critical_write(&lock_ref, Mutation::Delete, value::call_numbers())
                 .await?;
@@ -72,12 +66,6 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
             .await?
         }
     };
-    match args.remote.format() {
-        Format::Json => print_json(&json!({
-            "name": public_part(&lock_ref),
-            "fencing_token": fencing_token,
-        }))?,
-        Format::Text => {}
-    }
+    value::print_written(args.remote.format(), &lock_ref, fencing_token)?;
     Ok(0)
 }

@@ -57,12 +57,8 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
             (read, json!({ "table": table, "key": key }))
         }
         Some(named) => {
-            let arguments = args.key.into_iter().collect();
-            let (lock_ref, rest) = value::lock_ref(named.as_deref(), arguments)?;
-            if !rest.is_empty() {
-                return Err(Failure::usage("a lockRef names its key; leave the key out"));
-            }
-            let (lock_ref, fencing_token) = value::granted(&client, &lock_ref).await?;
+            let (lock_ref, fencing_token) =
+                value::granted_alone(&client, named.as_deref(), args.key).await?;
             let read = client
                 .critical_get(&lock_ref, value::call_numbers())
                 .await?;

@@ -2,10 +2,8 @@
 
 use std::path::PathBuf;
 
-use fermata_client::{Client, Mutation, public_part};
-use fermata_command::output::{Format, print_json};
+use fermata_client::{Client, Mutation};
 use fermata_command::{Failure, Remote};
-use serde_json::json;
 
 use super::signals::Signals;
 use super::value;
@@ -80,13 +78,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
             section(&client, (&args.remote, &args.taking), key, value).await?
         }
     };
-    match args.remote.format() {
-        Format::Json => print_json(&json!({
-            "name": public_part(&lock_ref),
-            "fencing_token": fencing_token,
-        }))?,
-        Format::Text => {}
-    }
+    value::print_written(args.remote.format(), &lock_ref, fencing_token)?;
     Ok(0)
 }
 

@@ -1,13 +1,15 @@
-//! What `get` and `put` have in common: values, and the lockRef of another process.
+//! What `get`, `put` and `delete` have in common: values, and the lockRef of another process.
 
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use fermata_client::{Client, LockStatus};
+use fermata_client::{Client, LockStatus, public_part};
+use fermata_command::output::{Format, print_json};
 use fermata_command::remote::variable;
 use fermata_command::{Failure, exit};
+use serde_json::json;
 
 use super::lock::LOCK_REF_VARIABLE;
 use crate::lock::LockRef;
@@ -64,6 +66,31 @@ pub fn lock_ref(
             "--lock-ref names no lockRef, and {LOCK_REF_VARIABLE} is not set (fermata lock sets it)"
         ))),
     }
+}
+
+/// The lockRef to act under, with its present grant, where nothing is said beside it.
+pub async fn granted_alone(
+    client: &Client,
+    given: Option<&str>,
+    argument: Option<String>,
+) -> Result<(String, u64), Failure> {
+    let (lock_ref, rest) = lock_ref(given, argument.into_iter().collect())?;
+    if !rest.is_empty() {
+        return Err(Failure::usage("a lockRef names its key; leave the key out"));
+    }
+    granted(client, &lock_ref).await
+}
+
+/// Says which entry something was written under, where that was asked for as JSON.
+pub fn print_written(format: Format, lock_ref: &str, fencing_token: u64) -> Result<(), Failure> {
+    match format {
+        Format::Json => print_json(&json!({
+            "name": public_part(lock_ref),
+            "fencing_token": fencing_token,
+        }))?,
+        Format::Text => {}
+    }
+    Ok(())
 }
 
 /// The lockRef with its present grant: it may have been taken over since it was handed on.

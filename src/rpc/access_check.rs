@@ -127,15 +127,7 @@ impl AccessCheck {
 
     /// Returns once a login does not count any more: what a stream that began by it ends with.
     pub(super) async fn ended(&self, login: &Login) -> Status {
-        let mut replaced = self.access.replaced();
-        loop {
-            if let Err(why) = self.access.policy().still_knows(login) {
-                return status::login_ended(why);
-            }
-            if replaced.changed().await.is_err() {
-                return std::future::pending().await;
-            }
-        }
+        self.until(|| self.still_knows(login)).await
     }
 
     /// Returns once a login may not do this any more: what a call that waits ends with.
@@ -145,9 +137,14 @@ impl AccessCheck {
         verbs: Verbs,
         target: &Target,
     ) -> Status {
+        self.until(|| self.check(login, verbs, target)).await
+    }
+
+    /// Returns what this refuses with, once it does. It is asked anew whenever tokens or rules are replaced.
+    async fn until(&self, is_still: impl Fn() -> Result<(), Status>) -> Status {
         let mut replaced = self.access.replaced();
         loop {
-            if let Err(refused) = self.check(login, verbs, target) {
+            if let Err(refused) = is_still() {
                 return refused;
             }
             if replaced.changed().await.is_err() {

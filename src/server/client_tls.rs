@@ -22,8 +22,10 @@ const HTTP2: &[u8] = b"h2";
 
 /// How a workload is named in a certificate.
 const SPIFFE: &str = "spiffe://";
+
 /// The longest identity, in bytes.
 const IDENTITY_BYTES_MAX: usize = 256;
+
 /// The files, as PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientTlsFiles {
