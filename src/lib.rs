@@ -11,9 +11,10 @@
 //! | [`store`] | the traits of what is durable, and the stores | `key` (the state), `lock` |
 //! | [`engine`] | runs the machines of keys; sessions, timers, start and stop of this replica | `key`, `membership`, `session`, `lock`, `store` (the traits) |
 //! | [`access`] | who calls, and what that one may do | `lock` |
-//! | [`rpc`] | gRPC: parse, take a call to the home of its key, map errors | `engine`, `lock`, `access` |
+//! | [`rpc`] | gRPC: parse, take a call to the home of its key, map errors | `engine`, `lock`, `access`, `shares` |
 //! | [`server`] | connections, health, reflection, the orderly end | `rpc`, `engine` |
 //! | [`clock`], [`log_throttle`] | time and ids as traits; faults that go on, logged now and then | nothing of ours |
+//! | [`shares`] | whether one who has much may have more | nothing of ours |
 //! | [`limits`], [`config`], [`telemetry`] | every limit; all settings; logging | |
 //! | [`cli`] | the commands; puts the parts together | all of them |
 //! | `fuzz` | what the parsers promise; while testing or fuzzing only | all of them |
@@ -40,6 +41,7 @@ pub mod rpc;
 pub mod server;
 #[deny(clippy::disallowed_methods)]
 pub mod session;
+pub mod shares;
 pub mod store;
 pub mod telemetry;
 

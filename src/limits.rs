@@ -60,6 +60,14 @@ pub struct Limits {
     pub wait_max_ms: u64,
     /// How long a call without a deadline may take, a wait aside, in milliseconds.
     pub call_max_ms: u64,
+    /// What one connection may hold in memory, in bytes: messages that come in, and answers that were not sent yet.
+    pub connection_bytes_max: u64,
+    /// What all connections of clients may hold so. Above that, who holds most loses a connection.
+    pub bytes_in_flight_max: u64,
+    /// How long an answer is kept of which nothing is taken, in milliseconds.
+    pub answer_max_ms: u64,
+    /// How many listings may be under way at once, of one connection one. Others wait for their turn.
+    pub listings_max: usize,
     /// The largest page of a listing.
     pub page_size_max: usize,
 }
@@ -91,6 +99,10 @@ impl Default for Limits {
             disconnect_grace_min_ms: 100,
             wait_max_ms: 3_600_000,
             call_max_ms: 10_000,
+            connection_bytes_max: 64 * 1024 * 1024,
+            bytes_in_flight_max: 512 * 1024 * 1024,
+            answer_max_ms: 60_000,
+            listings_max: 4,
             page_size_max: 1_000,
         }
     }
@@ -118,6 +130,11 @@ impl Limits {
     /// How long a call without a deadline may take.
     pub fn call_max(&self) -> Duration {
         Duration::from_millis(self.call_max_ms)
+    }
+
+    /// How long an answer is kept of which nothing is taken.
+    pub fn answer_max(&self) -> Duration {
+        Duration::from_millis(self.answer_max_ms)
     }
 
     /// As [`Limits::check`], where replicas share the store: what only there does not fit.
@@ -168,6 +185,19 @@ impl Limits {
             self.call_max_ms >= 100,
             "limits.call_max_ms must be at least 100",
         );
+        let message_bytes_max = u64::try_from(self.message_bytes_max).unwrap_or(u64::MAX);
+        need(
+            self.connection_bytes_max >= message_bytes_max.saturating_mul(2),
+            "limits.connection_bytes_max must be at least twice limits.message_bytes_max",
+        );
+        need(
+            self.bytes_in_flight_max >= self.connection_bytes_max,
+            "limits.bytes_in_flight_max must be at least limits.connection_bytes_max",
+        );
+        need(
+            self.answer_max_ms >= 100,
+            "limits.answer_max_ms must be at least 100",
+        );
         for (name, value) in [
             ("owner_bytes_max", self.owner_bytes_max),
             ("reason_bytes_max", self.reason_bytes_max),
@@ -184,6 +214,7 @@ impl Limits {
             ),
             ("waits_per_lock_ref_max", self.waits_per_lock_ref_max),
             ("connections_max", self.connections_max),
+            ("listings_max", self.listings_max),
             ("page_size_max", self.page_size_max),
         ] {
             need(value >= 1, &format!("limits.{name} must be at least 1"));

@@ -14,6 +14,7 @@ mod in_process;
 mod listen;
 mod wire;
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use fermata_proto::lock_service_server::LockServiceServer;
 use futures_util::{Stream, StreamExt, stream};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tonic::service::Routes;
 use tonic::transport::server::Connected;
 
@@ -41,6 +42,7 @@ use crate::clock::Ids;
 use crate::engine::Engine;
 use crate::limits::Limits;
 use crate::rpc::AccessCheck;
+use crate::rpc::budget::{AccountLimits, Accounts};
 use crate::rpc::call_layer::CallLayer;
 use crate::rpc::lock_admin::LockAdminRpc;
 use crate::rpc::lock_service::LockServiceRpc;
@@ -73,6 +75,10 @@ const WINDOWS_PER_CONNECTION: u32 = 4;
 const WINDOW_PER_CALL: u32 = 1024;
 /// What HTTP/2 allows.
 const CONNECTION_WINDOW_MAX: u32 = i32::MAX as u32;
+
+/// How often answers are looked for that nobody takes: an eighth of their time, within these.
+const UNTAKEN_EVERY_MIN: Duration = Duration::from_millis(20);
+const UNTAKEN_EVERY_MAX: Duration = Duration::from_secs(1);
 
 /// How long cut-off connections get to go away.
 const CUT_OFF: Duration = Duration::from_secs(1);
@@ -108,12 +114,14 @@ pub struct Server {
     peers: Option<Arc<PeerClient>>,
     /// Where other replicas call.
     peer_listeners: Vec<TcpListener>,
+    accounts: Accounts,
 }
 
 impl Server {
     /// `ids` makes the request_ids that callers leave out.
     pub fn new(engine: Engine, ids: Arc<dyn Ids>) -> Self {
         Server {
+            accounts: Accounts::new(account_limits(engine.limits())),
             engine,
             ids,
             grace: GRACE,
@@ -170,7 +178,8 @@ impl Server {
         listeners: Vec<ServerListener>,
         shutdown: impl Future<Output = ()>,
     ) -> Result<Stopped, ServerError> {
-        let counted = self.counted(listen::connections(listeners));
+        let accounts = self.accounts.clone();
+        let counted = connection::counted(listen::connections(listeners), accounts);
         match self.tls.clone() {
             None => self.serve_admitted(counted, shutdown).await,
             Some(tls) => {
@@ -181,15 +190,9 @@ impl Server {
         }
     }
 
-    fn counted<I, IO, E>(
-        &self,
-        incoming: I,
-    ) -> impl Stream<Item = Result<Admitted<IO>, E>> + use<I, IO, E>
-    where
-        I: Stream<Item = Result<IO, E>>,
-    {
-        let connections_max = self.engine.limits().connections_max;
-        connection::counted(incoming.chain(stream::pending()), connections_max)
+    /// What the connections of clients hold.
+    pub fn accounts(&self) -> Accounts {
+        self.accounts.clone()
     }
 
     /// Serves any connections until `shutdown`, also after the last one came in. Dropping the future cuts
@@ -204,7 +207,7 @@ impl Server {
         IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let counted = self.counted(incoming);
+        let counted = connection::counted(incoming.chain(stream::pending()), self.accounts());
         self.serve_admitted(counted, shutdown).await
     }
 
@@ -244,6 +247,7 @@ impl Server {
                 return Ok(Stopped::Clean);
             }
             never = health.follow(&self.engine) => match never {},
+            never = end_untaken(&self.accounts, limits.answer_max()) => match never {},
         }
 
         tracing::info!(grace = ?self.grace, "stopping");
@@ -295,7 +299,8 @@ impl Server {
         let service = PeerRpc::new(self.engine.clone(), stopping.clone(), ids).guarded(client);
         let layer = CallLayer::new(limits, stopping.clone());
         let listeners = listeners.into_iter().map(ServerListener::Tcp).collect();
-        let counted = self.counted(listen::connections(listeners));
+        let accounts = Accounts::new(connection::unbounded(limits.connections_max));
+        let counted = connection::counted(listen::connections(listeners), accounts);
         let routes = Routes::new(service).prepare();
         let stopped = async move { stopping.stopped().await };
         let server = http2_of_peers(limits).layer(layer);
@@ -352,6 +357,27 @@ impl Server {
     }
 }
 
+/// Ends answers that nobody takes, for ever.
+async fn end_untaken(accounts: &Accounts, answer_max: Duration) -> Infallible {
+    let every = (answer_max / 8).clamp(UNTAKEN_EVERY_MIN, UNTAKEN_EVERY_MAX);
+    loop {
+        sleep(every).await;
+        accounts.end_untaken(Instant::now());
+    }
+}
+
+/// What clients may hold.
+fn account_limits(limits: &Limits) -> AccountLimits {
+    let (_, window) = windows(limits, limits.streams_per_connection_max);
+    AccountLimits {
+        connections_max: limits.connections_max,
+        connection_bytes_max: limits.connection_bytes_max,
+        bytes_max: limits.bytes_in_flight_max,
+        window_bytes: window.into(),
+        answer_max: limits.answer_max(),
+    }
+}
+
 /// An HTTP/2 server for other replicas. It notices one that hangs as soon as that one would notice it: a watch that
 /// came through it keeps a lock alive until then.
 pub fn http2_of_peers(limits: &Limits) -> tonic::transport::Server {
@@ -360,8 +386,8 @@ pub fn http2_of_peers(limits: &Limits) -> tonic::transport::Server {
         .http2_keepalive_timeout(Some(peer::PING_TIMEOUT))
 }
 
-/// The HTTP/2 settings, for as many calls on a connection.
-fn http2(limits: &Limits, streams_max: u32) -> tonic::transport::Server {
+/// What may be unread of a stream, and of a connection with as many calls, in bytes.
+fn windows(limits: &Limits, streams_max: u32) -> (u32, u32) {
     let stream_window = u32::try_from(limits.message_bytes_max)
         .unwrap_or(STREAM_WINDOW_MAX)
         .clamp(STREAM_WINDOW_MIN, STREAM_WINDOW_MAX);
@@ -369,6 +395,12 @@ fn http2(limits: &Limits, streams_max: u32) -> tonic::transport::Server {
     let connection_window = (stream_window * WINDOWS_PER_CONNECTION)
         .max(calls_window)
         .min(CONNECTION_WINDOW_MAX);
+    (stream_window, connection_window)
+}
+
+/// The HTTP/2 settings, for as many calls on a connection.
+fn http2(limits: &Limits, streams_max: u32) -> tonic::transport::Server {
+    let (stream_window, connection_window) = windows(limits, streams_max);
     let calls = usize::try_from(streams_max).unwrap_or(usize::MAX);
     tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(PING_EVERY))

@@ -1,5 +1,6 @@
 //! Who a caller is: by its token, by the certificate of its connection, or as the user at the other end of a Unix socket.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::Policy;
@@ -10,6 +11,8 @@ use super::tokens::Hash;
 pub struct Origin {
     /// From where it calls, for people.
     pub from: Arc<str>,
+    /// Of the machine that it calls from, where it calls over a network.
+    pub address: Option<IpAddr>,
     /// Who its certificate says it is, where that was verified.
     pub certificate: Option<Arc<str>>,
     /// The user at the other end of a Unix socket.

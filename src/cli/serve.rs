@@ -1,5 +1,6 @@
 //! `fermata serve`: puts the parts together and runs them until a signal.
 
+mod descriptors;
 mod greeting;
 mod parts;
 mod reload;
@@ -24,6 +25,7 @@ use crate::engine::EngineError;
 use crate::server::{self, ListenError, SecretError, Server, Stopped, TlsFileError};
 use crate::store::embedded::EmbeddedOpenError;
 use crate::telemetry::{self, TelemetryError};
+use descriptors::TooFewDescriptors;
 use parts::{Net, Prepared, Protected};
 use reload::Watched;
 use signals::{EndSignals, end_at_once};
@@ -74,6 +76,9 @@ pub enum ServeError {
     /// Correct the tokens, or the rules.
     #[error("auth: {0}")]
     Access(#[from] AccessError),
+    /// Allow more descriptors, or fewer connections.
+    #[error(transparent)]
+    Descriptors(#[from] TooFewDescriptors),
     /// Correct `log.filter`.
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
@@ -113,6 +118,7 @@ impl ServeError {
             | ServeError::PeerTls(_)
             | ServeError::ClientTls(_)
             | ServeError::Access(_)
+            | ServeError::Descriptors(_)
             | ServeError::Telemetry(_) => exit::CONFIG,
             ServeError::Listen(_) | ServeError::System { .. } => exit::OS,
             ServeError::Store(_) | ServeError::Engine(_) => exit::UNAVAILABLE,
@@ -123,10 +129,11 @@ impl ServeError {
 
 /// Runs the command.
 pub async fn run(args: Args) -> Result<u8, ServeError> {
-    let config = args.settings.clone().load()?;
+    let mut config = args.settings.clone().load()?;
     let prepared = Prepared::new(&config)?;
     let protected = Protected::new(&config)?;
     let log_filter = telemetry::init(&config.log)?;
+    descriptors::provide(&mut config)?;
     let mut signals = EndSignals::new().map_err(|source| ServeError::System {
         what: "hear signals",
         source,

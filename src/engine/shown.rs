@@ -18,8 +18,14 @@ use crate::lock::{Key, KeyId, Liveness, SessionId, TableName};
 
 /// How many rows one call looks at, at most, to fill its page.
 const ROWS_READ_MAX: usize = 10_000;
-/// How many it looks at at once, where not all of them are on the page.
+/// How many it looks at at once, where not all of them are on the page …
 const ROWS_AT_ONCE: usize = 1_000;
+/// … and at first: queues may be long.
+const ROWS_AT_FIRST: usize = 64;
+/// How many entries it looks at, at most: a page of long queues is short.
+const ENTRIES_MAX: usize = 100_000;
+/// How many of one read are enough for the next one to be of fewer rows.
+const ENTRIES_AT_ONCE: usize = 10_000;
 /// After so many keys in memory others may run.
 const KEYS_AT_ONCE: usize = 1_024;
 
@@ -77,14 +83,15 @@ impl Engine {
         let replica = self.current()?;
         let limit = self.page_of(filter, limit)?;
         // One read may pass over the whole table, however few rows it is for.
-        let at_once = match filter.contended {
+        let most_at_once = match filter.contended {
             true => limit.max(ROWS_AT_ONCE),
             false => limit,
         };
+        let mut at_once = most_at_once.min(ROWS_AT_FIRST);
         let until = replica.local.clock.boot().saturating_add(within);
         let mut after = filter.after.clone();
         let mut items = Vec::new();
-        let mut rows_read = 0;
+        let (mut rows_read, mut entries_read) = (0, 0);
         loop {
             let listed = replica
                 .store
@@ -94,6 +101,13 @@ impl Engine {
                 .map_err(EngineError::of_store)?;
             let is_last = listed.len() < at_once;
             rows_read += listed.len();
+            let entries = listed.iter().map(|one| one.state.entries.len());
+            let entries: usize = entries.sum();
+            entries_read += entries;
+            at_once = match entries >= ENTRIES_AT_ONCE {
+                true => (at_once / 2).max(1),
+                false => (at_once * 2).min(most_at_once),
+            };
             for one in listed {
                 if items.len() == limit {
                     return Ok(Page { items, next: after });
@@ -111,7 +125,8 @@ impl Engine {
                 return Ok(Page { items, next: None });
             }
             let is_late = replica.local.clock.boot() >= until;
-            if items.len() == limit || rows_read >= ROWS_READ_MAX || is_late {
+            let is_enough = rows_read >= ROWS_READ_MAX || entries_read >= ENTRIES_MAX;
+            if items.len() == limit || is_enough || is_late {
                 return Ok(Page { items, next: after });
             }
         }
@@ -149,12 +164,21 @@ impl Engine {
         if has_more {
             first.pop_last();
         }
-        let next = match has_more {
+        let mut next = match has_more {
             true => first.keys().next_back().cloned(),
             false => None,
         };
-        let described = |cell: &Arc<KeyCell>| replica.described_here(cell, &cell.slot());
-        let items = first.values().filter_map(described).collect();
+        let (mut items, mut entries) = (Vec::new(), 0);
+        for (key, cell) in &first {
+            tokio::task::consume_budget().await;
+            let described = replica.described_here(cell, &cell.slot());
+            entries += described.as_ref().map_or(0, |one| one.entries.len());
+            items.extend(described);
+            if entries >= ENTRIES_MAX && first.keys().next_back() != Some(key) {
+                next = Some(key.clone());
+                break;
+            }
+        }
         let is_left_out = |key: &Key| {
             let id = KeyId {
                 table: filter.table.clone(),

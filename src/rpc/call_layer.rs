@@ -3,11 +3,13 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{HeaderMap, Request, Response};
-use tokio::time::timeout_at;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, timeout_at};
 use tonic::body::Body;
 use tonic::{Code, Status};
 use tower::{Layer, Service};
@@ -15,11 +17,13 @@ use tracing::Instrument;
 use tracing::field::Empty;
 
 use super::AccessCheck;
+use super::budget::{
+    Arrival, ConnectionInfo, OpenCall, ReceivedBody, Refusal, Reserved, UnsentBody,
+};
 use super::deadline::Deadline;
 use super::status;
 use super::stopping::Stopping;
-use super::timely_body::TimelyBody;
-use crate::access::Origin;
+use crate::engine::EngineError;
 use crate::limits::Limits;
 
 /// The path of what this layer speaks for: other services keep their own statuses.
@@ -37,6 +41,8 @@ pub struct CallLayer {
     call_max: Duration,
     stopping: Stopping,
     check: AccessCheck,
+    listings: Arc<Semaphore>,
+    listings_max: u64,
 }
 
 impl CallLayer {
@@ -48,7 +54,33 @@ impl CallLayer {
             call_max: limits.call_max(),
             stopping,
             check: AccessCheck::open(),
+            listings: Arc::new(Semaphore::new(
+                limits.listings_max.min(Semaphore::MAX_PERMITS),
+            )),
+            listings_max: u64::try_from(limits.listings_max).unwrap_or(u64::MAX),
         }
+    }
+
+    /// The turn of a listing: of those of its connection, and then of all.
+    async fn listing_turn<'a>(
+        &'a self,
+        open: Option<&'a OpenCall>,
+        answer_by: Instant,
+    ) -> Result<[Option<SemaphorePermit<'a>>; 2], Status> {
+        let turns = async {
+            // They are never closed.
+            let own = match open {
+                Some(open) => open.account().listing.acquire().await.ok(),
+                None => None,
+            };
+            [own, self.listings.acquire().await.ok()]
+        };
+        timeout_at(answer_by, turns).await.map_err(|_elapsed| {
+            status::of_engine(&EngineError::Exhausted {
+                what: "listings_max",
+                limit: self.listings_max,
+            })
+        })
     }
 
     /// For callers who are known to this only.
@@ -78,7 +110,7 @@ pub struct Calls<S> {
 
 impl<S> Service<Request<Body>> for Calls<S>
 where
-    S: Service<Request<Body>, Response = Response<Body>>,
+    S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: 'static,
 {
@@ -93,11 +125,11 @@ where
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let deadline = Deadline::of_headers(request.headers());
         request.extensions_mut().insert(deadline);
-        let caller = request.extensions().get::<Origin>();
-        let login = self
-            .layer
-            .check
-            .login(request.uri().path(), request.headers(), caller);
+        let connection = request.extensions().get::<ConnectionInfo>().cloned();
+        let caller = connection.as_ref().and_then(|info| info.origin.as_ref());
+        let path = request.uri().path();
+        let login = self.layer.check.login(path, request.headers(), caller);
+        let open = connection.as_ref().map(|info| info.account.begin());
         match login {
             Ok(login) => drop(request.extensions_mut().insert(login)),
             Err(refused) => return Box::pin(async move { Ok(refused.into_http()) }),
@@ -107,13 +139,36 @@ where
         let writes = ours && may_write(path);
         let span = span_of(path);
         let message_bytes_max = self.layer.message_bytes_max;
-        if ours && !STREAMS_IN.iter().any(|method| path.ends_with(method)) {
-            let by = deadline.answer_within(self.layer.call_max);
-            let stopping = self.layer.stopping.clone();
-            request = request.map(|body| Body::new(TimelyBody::new(body, by, stopping)));
-        }
-        let call = self.inner.call(request);
+        let answer_by = deadline.answer_within(self.layer.call_max);
+        let arrival = match ours && !STREAMS_IN.iter().any(|method| path.ends_with(method)) {
+            true => Arrival::By(answer_by),
+            false => Arrival::Each(self.layer.call_max),
+        };
+        let answers = Answers::of(path);
+        let (body_of, stopping) = (open.clone(), self.layer.stopping.clone());
+        let request = request.map(|body| {
+            let body = ReceivedBody::new(body, body_of, arrival, message_bytes_max, stopping);
+            Body::new(body)
+        });
+        let mut inner = self.inner.clone();
+        std::mem::swap(&mut inner, &mut self.inner);
+        let listing = answers.is_listing.then(|| self.layer.clone());
         let answered = async move {
+            let reserved = match (&open, answers.brings_values) {
+                (Some(open), true) => match reserved(open, answer_by).await {
+                    Ok(reserved) => reserved,
+                    Err(no_room) => return Ok(no_room.into_http()),
+                },
+                (None, _) | (_, false) => None,
+            };
+            let turns = match &listing {
+                Some(layer) => match layer.listing_turn(open.as_deref(), answer_by).await {
+                    Ok(turns) => Some(turns),
+                    Err(refused) => return Ok(refused.into_http()),
+                },
+                None => None,
+            };
+            let call = inner.call(request);
             // tonic's own timer sits outside of this layer, starts later and is polled after it: a call
             // is always answered here first, and never with its CANCELLED.
             let response = match deadline.last_chance() {
@@ -125,6 +180,7 @@ where
                     Err(_elapsed) => status::deadline_exceeded().into_http(),
                 },
             };
+            drop(turns);
             let response = if ours {
                 mapped(response, message_bytes_max)
             } else {
@@ -132,9 +188,67 @@ where
             };
             let code = code_of(response.headers()).unwrap_or(Code::Ok);
             tracing::debug!(?code, "answered");
-            Ok(response)
+            Ok(match open {
+                None => response,
+                Some(open) => {
+                    open.answered();
+                    response.map(|body| {
+                        let body = UnsentBody::new(body, open, answers.refusal, reserved);
+                        Body::new(body)
+                    })
+                }
+            })
         };
         Box::pin(answered.instrument(span))
+    }
+}
+
+/// Room for the value that a call is to answer. `None`: nothing is bounded there.
+async fn reserved(open: &OpenCall, answer_by: Instant) -> Result<Option<Reserved>, Status> {
+    let account = open.account();
+    if !account.is_bounded() {
+        return Ok(None);
+    }
+    match timeout_at(answer_by, Arc::clone(account).reserve_value()).await {
+        Ok(reserved) => Ok(Some(reserved)),
+        Err(_elapsed) => Err(status::no_room()),
+    }
+}
+
+/// What the answers of a method are, as far as memory goes.
+#[derive(Clone, Copy)]
+struct Answers {
+    /// There is to be room for a value before it is read.
+    brings_values: bool,
+    /// It may go over all that there is.
+    is_listing: bool,
+    refusal: Refusal,
+}
+
+impl Answers {
+    fn of(path: &str) -> Answers {
+        let method = path.rsplit('/').next().unwrap_or_default();
+        let is_listing = matches!(
+            method,
+            "ListLocks"
+                | "DescribeLock"
+                | "ListSessions"
+                | "ListReplicas"
+                | "DescribeActivity"
+                | "ListKeys"
+                | "DescribeKey"
+        );
+        let (brings_values, refusal) = match method {
+            _ if is_listing => (true, Refusal::NothingDone),
+            "Get" | "CriticalGet" => (true, Refusal::NothingDone),
+            "CreateLockRef" | "AcquireLock" => (false, Refusal::Repeat),
+            _ => (false, Refusal::Never),
+        };
+        Answers {
+            brings_values,
+            is_listing,
+            refusal,
+        }
     }
 }
 

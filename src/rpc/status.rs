@@ -430,6 +430,45 @@ pub fn too_many_waits(max: usize) -> Status {
     .status()
 }
 
+/// The connection of a call holds as much as it may, and nothing was done.
+pub fn no_room() -> Status {
+    StatusBuilder::new(
+        Code::ResourceExhausted,
+        "messages and answers on this connection that were not taken yet hold limits.connection_bytes_max; nothing was done: \
+         take the answers, or ask for less at once",
+        "LIMIT_REACHED",
+    )
+    .with("limit", "limits.connection_bytes_max")
+    .quota("connection_bytes_max")
+    .retry_after(RETRY_LIMIT)
+    .status()
+}
+
+/// The same where something was done, which the answer would have said.
+pub fn answer_lost() -> Status {
+    StatusBuilder::new(
+        Code::Unavailable,
+        "answers on this connection that were not taken yet hold limits.connection_bytes_max, so there is no room for the \
+         answer of this call; take them, and repeat the call (a create with the same request_id)",
+        "OUTCOME_UNKNOWN",
+    )
+    .with("limit", "limits.connection_bytes_max")
+    .retry_after(RETRY_LIMIT)
+    .status()
+}
+
+/// Nobody took an answer.
+pub fn untaken() -> Status {
+    StatusBuilder::new(
+        Code::Unavailable,
+        "nothing of this answer was taken within limits.answer_max_ms",
+        "OUTCOME_UNKNOWN",
+    )
+    .with("limit", "limits.answer_max_ms")
+    .retry_after(RETRY_UNKNOWN)
+    .status()
+}
+
 /// A status that tonic made before any handler of ours saw the request, in the terms of the contract.
 /// `None`: it may stay as it is (an unknown method, an encoding that is not enabled, …).
 pub fn of_library(code: Code, message: &str, message_bytes_max: usize) -> Option<Status> {

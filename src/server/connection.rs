@@ -1,5 +1,6 @@
 //! One connection: counted, cut off when the server says so, and dropped if it never says what it wants.
 
+use std::any::Any;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -10,10 +11,13 @@ use std::time::Duration;
 use fermata_tls as tls;
 use futures_util::{Stream, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
 use tonic::transport::server::Connected;
 
+use crate::access::Origin;
+use crate::clock::{Clock as _, SystemClock};
+use crate::log_throttle::LogThrottle;
+use crate::rpc::budget::{AccountLimits, Accounts, Connection, ConnectionInfo, Who};
 use crate::rpc::stopping::Stopping;
 
 /// What an HTTP/2 client sends first, in bytes. (Pings start only after it.)
@@ -22,42 +26,55 @@ const PREFACE_BYTES: usize = 24;
 /// How long a client may take for that.
 const PREFACE_WITHIN: Duration = Duration::from_secs(10);
 
-/// A connection that counts for as long as this is there.
+/// A connection, and what it counts as for as long as it is there.
 pub(super) struct Admitted<IO> {
     pub(super) io: IO,
-    pub(super) permit: OwnedSemaphorePermit,
+    pub(super) counted: Connection,
 }
 
-/// The connections, `connections_max` at once: one more is closed at once, which a client sees as
-/// UNAVAILABLE.
-pub(super) fn counted<IO, E>(
+/// As many connections, which may hold as much as they like: those of other replicas.
+pub(super) fn unbounded(connections_max: usize) -> AccountLimits {
+    AccountLimits {
+        connections_max,
+        connection_bytes_max: u64::MAX,
+        bytes_max: u64::MAX,
+        window_bytes: 0,
+        answer_max: Duration::MAX,
+    }
+}
+
+/// The connections for which there is room: another one is closed at once, which a client sees as UNAVAILABLE.
+pub(super) fn counted<IO: Connected, E>(
     incoming: impl Stream<Item = Result<IO, E>>,
-    connections_max: usize,
+    accounts: Accounts,
 ) -> impl Stream<Item = Result<Admitted<IO>, E>> {
-    let permits = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
-    let mut refusing = false;
+    let refused = Arc::new(LogThrottle::default());
     incoming.filter_map(move |accepted| {
-        let admitted = match accepted {
-            Err(error) => Some(Err(error)),
-            Ok(io) => match Arc::clone(&permits).try_acquire_owned() {
-                Ok(permit) => {
-                    refusing = false;
-                    Some(Ok(Admitted { io, permit }))
-                }
-                // Said once, however many come.
-                Err(_none_free) if refusing => None,
-                Err(_none_free) => {
-                    refusing = true;
-                    tracing::warn!(
-                        connections_max,
-                        "a connection was refused: the limit is reached"
-                    );
-                    None
-                }
-            },
-        };
-        std::future::ready(admitted)
+        let (accounts, refused) = (accounts.clone(), Arc::clone(&refused));
+        async move {
+            let io = match accepted {
+                Ok(io) => io,
+                Err(error) => return Some(Err(error)),
+            };
+            let who = Who::of(origin(&io).as_ref());
+            if let Some(counted) = accounts.admit(who).await {
+                return Some(Ok(Admitted { io, counted }));
+            }
+            let what =
+                "a connection was refused: limits.connections_max is reached, and none is idle";
+            if let Some(times) = refused.met(SystemClock.boot(), what) {
+                let open = accounts.held().connections;
+                tracing::warn!(?who, open, times, "{what}");
+            }
+            None
+        }
     })
+}
+
+/// Where a connection comes from, where that is known.
+fn origin<IO: Connected>(io: &IO) -> Option<Origin> {
+    let info: Box<dyn Any> = Box::new(io.connect_info());
+    info.downcast::<Origin>().ok().map(|origin| *origin)
 }
 
 /// The same, each with a limit on how long it may say nothing. `cut` ends all of them.
@@ -75,16 +92,22 @@ pub(super) struct Guarded<IO> {
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// While the preface is awaited: how much of it came, and when it is too late.
     preface: Option<(usize, Pin<Box<Sleep>>)>,
-    _permit: OwnedSemaphorePermit,
+    counted: Connection,
 }
 
 impl<IO> Guarded<IO> {
     fn new(admitted: Admitted<IO>, mut cut: Stopping) -> Self {
+        let until_cut = Arc::clone(admitted.counted.account()).until_cut();
         Guarded {
             io: admitted.io,
-            end: Some(Box::pin(async move { cut.stopped().await })),
+            end: Some(Box::pin(async move {
+                tokio::select! {
+                    () = cut.stopped() => {}
+                    () = until_cut => {}
+                }
+            })),
             preface: Some((0, Box::pin(sleep(PREFACE_WITHIN)))),
-            _permit: admitted.permit,
+            counted: admitted.counted,
         }
     }
 
@@ -103,10 +126,13 @@ impl<IO> Guarded<IO> {
 }
 
 impl<IO: Connected> Connected for Guarded<IO> {
-    type ConnectInfo = IO::ConnectInfo;
+    type ConnectInfo = ConnectionInfo;
 
-    fn connect_info(&self) -> Self::ConnectInfo {
-        self.io.connect_info()
+    fn connect_info(&self) -> ConnectionInfo {
+        ConnectionInfo {
+            account: Arc::clone(self.counted.account()),
+            origin: origin(&self.io),
+        }
     }
 }
 

@@ -9,7 +9,6 @@ use fermata_tls as tls;
 use futures_util::{Stream, StreamExt, stream};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -20,6 +19,7 @@ use super::connection::Admitted;
 use super::wire::{ServerIo, ServerWire};
 use crate::access::Origin;
 use crate::rpc::AccessCheck;
+use crate::rpc::budget::Connection;
 
 /// How long a handshake may take.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -59,11 +59,11 @@ pub(super) fn secured<E>(
                     accepted = incoming.next() => match accepted? {
                         Ok(admitted) => match admitted.io {
                             ServerWire { io: ServerIo::Tcp(io), caller } => {
-                                let plain = Plain { io, caller, permit: admitted.permit };
+                                let plain = Plain { io, caller, counted: admitted.counted };
                                 drop(handshakes.spawn(handshake(acceptor(), side.clone(), plain)));
                             }
                             wire => {
-                                let admitted = Admitted { io: wire, permit: admitted.permit };
+                                let admitted = Admitted { io: wire, counted: admitted.counted };
                                 return Some((Ok(admitted), (incoming, handshakes)));
                             }
                         },
@@ -79,7 +79,7 @@ pub(super) fn secured<E>(
 struct Plain {
     io: TcpStream,
     caller: Origin,
-    permit: OwnedSemaphorePermit,
+    counted: Connection,
 }
 
 async fn handshake(
@@ -87,10 +87,19 @@ async fn handshake(
     side: Side,
     plain: Plain,
 ) -> Option<Admitted<ServerWire>> {
-    let Plain { io, caller, permit } = plain;
+    let Plain {
+        io,
+        caller,
+        counted,
+    } = plain;
     let (from, at) = (Arc::clone(&caller.from), io.local_addr());
     let at = at.ok().map(tracing::field::display);
-    let why = match timeout(WITHIN, acceptor.accept(io).into_fallible()).await {
+    let accepted = tokio::select! {
+        biased;
+        () = Arc::clone(counted.account()).until_cut() => return None,
+        accepted = timeout(WITHIN, acceptor.accept(io).into_fallible()) => accepted,
+    };
+    let why = match accepted {
         Ok(Ok(io)) => {
             let caller = match &side {
                 Side::Client(check) => known(check, &io, caller),
@@ -99,7 +108,7 @@ async fn handshake(
             let io = ServerIo::Tls(Box::new(io));
             return Some(Admitted {
                 io: ServerWire { io, caller },
-                permit,
+                counted,
             });
         }
         Ok(Err((error, io))) => {
@@ -157,6 +166,8 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio::time::Instant;
 
+    use crate::rpc::budget::Accounts;
+
     use super::super::{PeerTls, PeerTlsFiles, connection, listen};
     use super::*;
 
@@ -178,7 +189,8 @@ mod tests {
     async fn a_handshake_that_never_ends_is_ended_and_its_entry_is_free() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let counted = connection::counted(listen::connections(vec![listener.into()]), 1);
+        let accounts = Accounts::new(connection::unbounded(1));
+        let counted = connection::counted(listen::connections(vec![listener.into()]), accounts);
         let secured = {
             let tls = tls();
             secured(counted, Side::Replica, move || tls.acceptor())

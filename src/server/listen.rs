@@ -11,6 +11,8 @@ use tokio::net::{TcpListener, UnixListener, UnixSocket, UnixStream};
 use tokio::time::sleep;
 
 use super::wire::ServerWire;
+use crate::clock::{Clock as _, SystemClock};
+use crate::log_throttle::LogThrottle;
 
 /// How long to wait after a connection could not be accepted (mostly for want of file descriptors).
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
@@ -209,14 +211,16 @@ pub(super) fn connections(
     listeners: Vec<ServerListener>,
 ) -> impl Stream<Item = Result<ServerWire, io::Error>> + Send {
     select_all(listeners.into_iter().map(|listener| {
-        Box::pin(stream::unfold(listener, |listener| async {
-            Some((Ok(accepted(&listener).await), listener))
+        let begun = (listener, LogThrottle::default());
+        Box::pin(stream::unfold(begun, |(listener, failed)| async {
+            let connection = accepted(&listener, &failed).await;
+            Some((Ok(connection), (listener, failed)))
         }))
     }))
 }
 
 /// The next connection. A failure to accept one is no reason to end, nor to spin.
-async fn accepted(listener: &ServerListener) -> ServerWire {
+async fn accepted(listener: &ServerListener, failed: &LogThrottle) -> ServerWire {
     loop {
         let accepted = match listener {
             ServerListener::Tcp(listener) => listener.accept().await.map(|(connection, _peer)| {
@@ -233,7 +237,9 @@ async fn accepted(listener: &ServerListener) -> ServerWire {
         match accepted {
             Ok(connection) => return connection,
             Err(error) => {
-                tracing::warn!(%error, "a connection was not accepted");
+                if let Some(times) = failed.met(SystemClock.boot(), &error.to_string()) {
+                    tracing::warn!(%error, times, "a connection was not accepted");
+                }
                 sleep(ACCEPT_AGAIN).await;
             }
         }

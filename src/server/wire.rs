@@ -26,10 +26,11 @@ pub(super) enum ServerIo {
 
 impl From<TcpStream> for ServerWire {
     fn from(io: TcpStream) -> ServerWire {
-        let from = io.peer_addr();
+        let from = io.peer_addr().ok();
         ServerWire {
             caller: Origin {
-                from: from.map_or_else(|_| Arc::from(""), |from| Arc::from(from.to_string())),
+                from: from.map_or_else(|| Arc::from(""), |from| Arc::from(from.to_string())),
+                address: from.map(|from| from.ip()),
                 ..Origin::default()
             },
             io: ServerIo::Tcp(io),
@@ -48,7 +49,7 @@ impl From<UnixStream> for ServerWire {
                     |id| Arc::from(format!("unix, process {id}")),
                 ),
                 unix_user: peer.map(|peer| peer.uid()),
-                certificate: None,
+                ..Origin::default()
             },
             io: ServerIo::Unix(io),
         }

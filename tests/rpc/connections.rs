@@ -6,6 +6,7 @@ use std::time::Duration;
 use fermata::clock::SystemIds;
 use fermata::limits::Limits;
 use fermata::server::{Server, Stopped};
+use fermata_proto::{ReleaseLockRequest, WatchLockRequest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt;
@@ -18,8 +19,9 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1alpha;
 
+use crate::frames::{DATA, Frames, HEADERS, PING, RST_STREAM, frame, headers_of, hello, streams};
 use crate::lever::Mode;
-use crate::world::{World, create, hold};
+use crate::world::{Client, World, create, hold};
 
 fn of(service: &str) -> HealthCheckRequest {
     HealthCheckRequest {
@@ -51,6 +53,60 @@ async fn one_connection_too_many_is_refused_until_another_is_closed() {
         }
     };
     timeout(Duration::from_secs(30), freed).await.unwrap();
+}
+
+/// Connections that say nothing do not shut out others, and those with a stream stay.
+#[tokio::test]
+async fn idle_connections_make_room_for_a_newcomer_and_those_in_use_do_not() {
+    let world = World::with(Limits {
+        connections_max: 3,
+        ..Limits::default()
+    })
+    .await;
+    let mut first = world.client().await;
+    let held = hold(&mut first, "a").await;
+    let watch = async |client: &mut Client| {
+        let ask = WatchLockRequest {
+            lock_ref: held.lock_ref.clone(),
+        };
+        let mut watch = client.watch_lock(ask).await?.into_inner();
+        watch.next().await.unwrap()?;
+        Ok::<_, tonic::Status>(watch)
+    };
+    let mut watches = vec![watch(&mut first).await.unwrap()];
+    let silent = [world.channel().await, world.channel().await];
+    for _ in 0..2 {
+        let newcomer = async {
+            loop {
+                if let Ok(channel) = world.try_channel().await
+                    && let Ok(watch) = watch(&mut Client::new(channel)).await
+                {
+                    return watch;
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        watches.push(timeout(Duration::from_secs(30), newcomer).await.unwrap());
+    }
+    // None is idle now.
+    let refused = async {
+        let channel = world.try_channel().await.ok()?;
+        HealthClient::new(channel).check(of("")).await.ok()
+    };
+    assert!(refused.await.is_none());
+    create(&mut first, "b").await;
+    first
+        .release_lock(ReleaseLockRequest {
+            lock_ref: held.lock_ref.clone(),
+            ..Default::default()
+        })
+        .await
+        .unwrap();
+    for watch in &mut watches {
+        // The last news of an entry that ended.
+        watch.next().await.unwrap().unwrap();
+    }
+    drop(silent);
 }
 
 #[tokio::test]
@@ -149,52 +205,6 @@ async fn a_connection_that_never_says_hello_is_closed() {
     assert!((9..=11).contains(&closed.as_secs()), "{closed:?}");
 }
 
-/// An HTTP/2 frame.
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    let mut frame = length[1..].to_vec();
-    frame.extend([kind, flags]);
-    frame.extend(stream.to_be_bytes());
-    frame.extend(payload);
-    frame
-}
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
-
-/// What a connection begins with.
-fn hello() -> Vec<u8> {
-    let mut hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    hello.extend(frame(SETTINGS, 0, 0, &[]));
-    hello
-}
-
-/// The headers of a Get: :method POST, :scheme http, and literals for :path and content-type.
-fn get_headers() -> Vec<u8> {
-    let path = b"/fermata.v1.LockService/Get";
-    let content = b"application/grpc";
-    let mut block = vec![0x83, 0x86, 0x04, u8::try_from(path.len()).unwrap()];
-    block.extend(path);
-    block.extend([0x0f, 0x10, u8::try_from(content.len()).unwrap()]);
-    block.extend(content);
-    block
-}
-
-/// The kind and the flags of the next frame, which is no GOAWAY.
-async fn next_frame(client: &mut tokio::io::DuplexStream) -> (u8, u8) {
-    let mut head = [0; 9];
-    client.read_exact(&mut head).await.unwrap();
-    let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-    let mut payload = vec![0; length as usize];
-    client.read_exact(&mut payload).await.unwrap();
-    assert_ne!(head[3], GOAWAY, "{}", String::from_utf8_lossy(&payload));
-    (head[3], head[4])
-}
-
 #[tokio::test]
 async fn as_many_calls_as_are_allowed_may_come_in_one_burst() {
     // With small messages, the windows would be small too.
@@ -204,14 +214,10 @@ async fn as_many_calls_as_are_allowed_may_come_in_one_burst() {
         ..Limits::default()
     })
     .await;
-    let (mut client, server) = tokio::io::duplex(4 * 1024 * 1024);
-    let server_of_one = Server::new(world.engine.clone(), Arc::new(SystemIds));
-    let connections = tokio_stream::iter([Ok::<_, std::io::Error>(server)]);
-    tokio::spawn(server_of_one.serve(connections, std::future::pending()));
-
-    let block = get_headers();
+    let mut client = Frames::to(&world.engine);
+    let block = headers_of("Get");
     let mut burst = hello();
-    let streams: Vec<u32> = (0..2_000).map(|n| 2 * n + 1).collect();
+    let streams: Vec<u32> = streams(2_000).collect();
     for stream in &streams {
         burst.extend(frame(HEADERS, 4, *stream, &block));
     }
@@ -221,13 +227,9 @@ async fn as_many_calls_as_are_allowed_may_come_in_one_burst() {
     for stream in &streams {
         burst.extend(frame(DATA, 1, *stream, &[]));
     }
-    client.write_all(&burst).await.unwrap();
-
-    let mut answered = 0;
-    while answered < 2 * streams.len() {
-        if next_frame(&mut client).await.0 == HEADERS {
-            answered += 1;
-        }
+    client.send(&burst).await;
+    for _ in 0..2 * streams.len() {
+        client.next_of(HEADERS).await;
     }
 }
 
@@ -235,26 +237,21 @@ async fn as_many_calls_as_are_allowed_may_come_in_one_burst() {
 #[tokio::test]
 async fn calls_given_up_before_they_were_seen_do_not_cost_the_connection() {
     let world = World::new().await;
-    let (mut client, server) = tokio::io::duplex(1024 * 1024);
-    let server_of_one = Server::new(world.engine.clone(), Arc::new(SystemIds));
-    let connections = tokio_stream::iter([Ok::<_, std::io::Error>(server)]);
-    tokio::spawn(server_of_one.serve(connections, std::future::pending()));
-
+    let mut client = Frames::to(&world.engine);
     const CANCEL: [u8; 4] = [0, 0, 0, 8];
     let mut burst = hello();
     for stream in (1..2_000).step_by(2) {
-        burst.extend(frame(HEADERS, 4, stream, &get_headers()));
+        burst.extend(frame(HEADERS, 4, stream, &headers_of("Get")));
         burst.extend(frame(RST_STREAM, 0, stream, &CANCEL));
     }
-    burst.extend(frame(PING, 0, 0, b"thereyet"));
-    client.write_all(&burst).await.unwrap();
-    while next_frame(&mut client).await != (PING, 1) {}
+    client.send(&burst).await;
+    client.ping().await;
 }
 
 /// Announces a message of which only the first bytes come.
 fn announced_and_never_sent() -> Vec<u8> {
     let mut sent = hello();
-    sent.extend(frame(HEADERS, 4, 1, &get_headers()));
+    sent.extend(frame(HEADERS, 4, 1, &headers_of("Get")));
     sent.extend(frame(DATA, 0, 1, &[0, 0]));
     sent
 }
@@ -266,13 +263,10 @@ async fn a_call_whose_message_never_comes_is_answered_and_gone() {
         ..Limits::default()
     })
     .await;
-    let (mut client, server) = tokio::io::duplex(64 * 1024);
-    let server_of_one = Server::new(world.engine.clone(), Arc::new(SystemIds));
-    let connections = tokio_stream::iter([Ok::<_, std::io::Error>(server)]);
-    tokio::spawn(server_of_one.serve(connections, std::future::pending()));
-    client.write_all(&announced_and_never_sent()).await.unwrap();
+    let mut client = Frames::to(&world.engine);
+    client.send(&announced_and_never_sent()).await;
     // An answer without a message: its headers end the stream.
-    while next_frame(&mut client).await != (HEADERS, 5) {}
+    assert_eq!(client.next_of(HEADERS).await.flags, 5);
 }
 
 #[tokio::test]
@@ -289,11 +283,15 @@ async fn a_call_whose_message_never_comes_does_not_hold_up_the_end() {
             }),
     );
     client.write_all(&announced_and_never_sent()).await.unwrap();
-    client
-        .write_all(&frame(PING, 0, 0, b"thereyet"))
-        .await
-        .unwrap();
-    while next_frame(&mut client).await != (PING, 1) {}
+    let ping = frame(PING, 0, 0, b"thereyet");
+    client.write_all(&ping).await.unwrap();
+    let mut head = [0; 9];
+    while head[3..5] != [PING, 1] {
+        client.read_exact(&mut head).await.unwrap();
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; length as usize];
+        client.read_exact(&mut payload).await.unwrap();
+    }
     stop.send(()).unwrap();
     // Read what comes, so that nothing waits for us; the connection ends when all is said.
     let mut rest = Vec::new();

@@ -1,10 +1,16 @@
 //! LockAdmin: pages, and what operators see.
 
+use std::time::Duration;
+
+use fermata::limits::Limits;
 use fermata_client::public_part;
 use fermata_proto::*;
+use tokio::time::timeout;
 use tonic::Code;
+use tonic_types::StatusExt;
 
-use crate::world::{World, create, fields, hold};
+use crate::lever::Mode;
+use crate::world::{World, create, fields, hold, in_ms};
 
 #[tokio::test]
 async fn pages_of_keys_follow_each_other_and_keep_their_filter() {
@@ -223,4 +229,37 @@ async fn what_a_replica_did_is_described() {
         (status.code(), fields(&status)),
         (Code::InvalidArgument, vec!["keys_max".into()])
     );
+}
+
+#[tokio::test]
+async fn listings_take_turns() {
+    let world = World::with(Limits {
+        listings_max: 1,
+        ..Limits::default()
+    })
+    .await;
+    hold(&mut world.client().await, "a").await;
+    let (mut first, mut second) = (world.admin().await, world.admin().await);
+    let ask = ListLocksRequest::default;
+    world.store.send_replace(Mode::Hangs);
+    let hangs = tokio::spawn(async move { first.list_locks(ask()).await });
+    // It has its turn once another one has none.
+    let refused = async {
+        loop {
+            let refused = second.list_locks(in_ms(ask(), 200)).await.unwrap_err();
+            let details = refused.get_error_details();
+            let limit = details.error_info().unwrap().metadata.get("limit").cloned();
+            if limit.as_deref() == Some("limits.listings_max") {
+                return refused;
+            }
+        }
+    };
+    let refused = timeout(Duration::from_secs(30), refused).await.unwrap();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    world.store.send_replace(Mode::Works);
+    hangs.await.unwrap().unwrap();
+    second
+        .list_locks(ListLocksRequest::default())
+        .await
+        .unwrap();
 }

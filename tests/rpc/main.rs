@@ -11,12 +11,14 @@ mod access;
 mod access_rules;
 mod bad_input;
 mod both_ways;
+mod budgets;
 mod capabilities;
 #[path = "../support/certificates.rs"]
 mod certificates;
 mod connections;
 mod deadlines;
 mod disconnects;
+mod frames;
 mod lever;
 #[allow(dead_code, reason = "the engine's tests use more of it")]
 #[path = "../engine/link.rs"]

@@ -232,6 +232,10 @@ async fn limits_that_are_as_large_as_can_be_set_are_served_with() {
         ttl_default_ms: u32::MAX,
         wait_max_ms: i64::MAX as u64,
         call_max_ms: i64::MAX as u64,
+        connection_bytes_max: u64::MAX,
+        bytes_in_flight_max: u64::MAX,
+        answer_max_ms: i64::MAX as u64,
+        listings_max: MAX,
         page_size_max: MAX,
         ..Limits::default()
     })

@@ -1,9 +1,9 @@
 //! What `serve` says of settings that keep it from starting, or from being of much use.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Stdio};
 
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempDir};
 
 /// Killed when dropped.
 struct Serve(Child);
@@ -97,4 +97,55 @@ fn a_file_that_cannot_be_read_is_told_with_its_setting() {
         assert_eq!(output.status.code(), Some(78), "{said}");
         assert!(said.contains(answered), "{said}");
     }
+}
+
+/// `serve` on a store of its own, where this process may have so many file descriptors.
+fn serve_with_descriptors(descriptors: u32, more: &[&str]) -> (TempDir, Command) {
+    let data = tempfile::tempdir().unwrap();
+    let mut command = Command::new("sh");
+    command
+        .args([
+            "-c",
+            &format!("ulimit -n {descriptors}; exec \"$0\" \"$@\""),
+        ])
+        .arg(env!("CARGO_BIN_EXE_fermata"))
+        .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(data.path())
+        .args(more)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    (data, command)
+}
+
+#[test]
+fn more_connections_than_descriptors_are_refused_where_they_were_asked_for() {
+    let (_data, mut command) = serve_with_descriptors(400, &[]);
+    command.env("FERMATA_CFG_LIMITS__CONNECTIONS_MAX", "5000");
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(78));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("limits.connections_max is 5000") && said.contains("room for 144"),
+        "{said}"
+    );
+
+    // By default there are as many as there is room for.
+    let (_data, mut command) = serve_with_descriptors(400, &[]);
+    let mut serve = Serve(command.spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(serve.0.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert!(line.starts_with("listening on"), "{line}");
+    serve.0.kill().unwrap();
+    let mut said = String::new();
+    serve
+        .0
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    assert!(said.contains("connections_max=144"), "{said}");
 }

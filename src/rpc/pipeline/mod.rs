@@ -29,6 +29,7 @@ use tracing::Instrument as _;
 
 use self::caller::Caller;
 use self::unbegun::{Kind, Unbegun, Waiting, waits, writes};
+use super::budget::{Charge, ConnectionInfo};
 use super::deadline::Deadline;
 use super::keep_alive::Connected;
 use super::route::Router;
@@ -94,6 +95,8 @@ pub fn answers(
     let (sender, receiver) = mpsc::channel(1);
     let context = router.context(&request);
     let value_bytes = router.limits().value_bytes_max;
+    let connection = request.extensions().get::<ConnectionInfo>();
+    let held = connection.map(|info| info.account.charge(0));
     let caller = Arc::new(Caller {
         connected: Arc::new(Connected::new(
             router.clone(),
@@ -119,6 +122,7 @@ pub fn answers(
         large: VecDeque::new(),
         answered_bytes: 0,
         large_next: false,
+        held,
         is_stopping: false,
     };
     let task = tokio::spawn(pipe.run(request.into_inner(), sender).in_current_span());
@@ -199,6 +203,8 @@ struct Pipe {
     answered_bytes: usize,
     /// It is a large one's turn.
     large_next: bool,
+    /// What the connection holds of all that; `None` where there is no connection.
+    held: Option<Charge>,
     /// The replica stops: calls are read, and refused.
     is_stopping: bool,
 }
@@ -225,8 +231,10 @@ impl Pipe {
             // Calls that are answered at once would not let any other task run.
             tokio::task::consume_budget().await;
             self.begin_more();
+            self.count();
             let reads = end.is_none();
             let takes_more = self.takes_more();
+            let until_room = self.until_room();
             tokio::select! {
                 biased;
                 () = &mut stopped, if !self.is_stopping => self.is_stopping = true,
@@ -242,6 +250,7 @@ impl Pipe {
                     Err(_gone) => return,
                 },
                 frame = frames.message(), if reads && takes_more => end = self.read(frame),
+                () = until_room => {}
             }
             if let Some(ReadEnd::AtOnce(_)) = end {
                 // Nobody is to hear what comes of them.
@@ -271,8 +280,38 @@ impl Pipe {
         !self.small.is_empty() || !self.large.is_empty()
     }
 
+    /// Counts what there is as held by the connection.
+    fn count(&mut self) {
+        let bytes = self.unbegun.bytes() + self.asked_bytes + self.answered_bytes;
+        if let Some(held) = &mut self.held {
+            held.resize(u64::try_from(bytes).unwrap_or(u64::MAX));
+        }
+    }
+
+    /// Whether the connection holds less than it may. A stream that does nothing may go on whatever others do.
+    fn connection_has_room(&self) -> bool {
+        let has_room = |held: &Charge| held.account().has_room();
+        self.in_flight.is_empty() || self.held.as_ref().is_none_or(has_room)
+    }
+
+    /// Returns once the connection holds less than it may, where that is what keeps calls from being begun.
+    fn until_room(&self) -> impl Future<Output = ()> + use<> {
+        let held_up = !self.connection_has_room();
+        let account =
+            (self.held.as_ref().filter(|_| held_up)).map(|held| Arc::clone(held.account()));
+        async move {
+            match account {
+                Some(account) => account.until_room().await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
     /// Whether one more call of this kind may be begun.
     fn has_room(&self, kind: Kind) -> bool {
+        if kind != Kind::Renewal && !self.connection_has_room() {
+            return false;
+        }
         let calls = self.in_flight.len() + self.untaken();
         let bytes = self.asked_bytes + self.answered_bytes;
         match kind {

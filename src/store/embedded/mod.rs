@@ -77,6 +77,8 @@ impl EmbeddedOptions {
 pub struct EmbeddedStore {
     gate: Arc<Gate>,
     reads: Arc<Semaphore>,
+    /// Those that may go over all that there is take turns, and leave the others alone.
+    listings: Arc<Semaphore>,
     /// Dropped before `_writer`, which waits for the writer to find that nobody is left.
     queue: mpsc::Sender<Message>,
     _writer: WriterThread,
@@ -133,6 +135,7 @@ impl EmbeddedStore {
         Ok(EmbeddedStore {
             gate,
             reads: Arc::new(Semaphore::new(READS_MAX)),
+            listings: Arc::new(Semaphore::new(1)),
             queue,
             _writer: WriterThread(Some(thread)),
         })
@@ -166,13 +169,29 @@ impl EmbeddedStore {
         }
     }
 
-    /// Reads on a thread that may block: a page that is not in memory comes from the disk.
+    /// Reads a row on a thread that may block: a page that is not in memory comes from the disk.
     async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&ReadTransaction) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.read_by(&self.reads, work).await
+    }
+
+    /// The same of many rows.
+    async fn list<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&ReadTransaction) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.read_by(&self.listings, work).await
+    }
+
+    async fn read_by<T: Send + 'static>(
+        &self,
+        turns: &Arc<Semaphore>,
+        work: impl FnOnce(&ReadTransaction) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, StoreError> {
         // Never closed.
-        let permit = Arc::clone(&self.reads).acquire_owned().await.ok();
+        let permit = Arc::clone(turns).acquire_owned().await.ok();
         let gate = Arc::clone(&self.gate);
         let queue = self.queue.clone();
         let read = tokio::task::spawn_blocking(move || {

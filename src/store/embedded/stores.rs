@@ -81,7 +81,7 @@ impl KeyStore for EmbeddedStore {
     ) -> Result<Vec<Listed>, StoreError> {
         let table = table.clone();
         let (prefix, after) = (prefix.to_owned(), after.cloned());
-        self.read(move |snapshot| read::live(snapshot, &table, &prefix, after.as_ref(), limit))
+        self.list(move |snapshot| read::live(snapshot, &table, &prefix, after.as_ref(), limit))
             .await
     }
 
@@ -155,7 +155,7 @@ impl SessionStore for EmbeddedStore {
         after: Option<SessionId>,
         limit: usize,
     ) -> Result<Vec<SessionRow>, StoreError> {
-        self.read(move |snapshot| read::sessions(snapshot, after, limit))
+        self.list(move |snapshot| read::sessions(snapshot, after, limit))
             .await
     }
 

@@ -1,0 +1,372 @@
+//! What one connection holds.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
+
+use super::accounts::Shared;
+use super::unsent::Unsent;
+use super::{SMALL_BYTES, Who, wide};
+
+/// What a value that is to be read is taken for before any came.
+const VALUE_BYTES: u64 = 256 * 1024;
+
+/// What a connection holds: messages that come in, until they are answered, and answers, until they were sent.
+pub struct Account {
+    shared: Arc<Shared>,
+    who: Who,
+    /// What it holds.
+    bytes: AtomicU64,
+    /// What it is about to hold: what is reserved for values that are being read.
+    reserved: AtomicU64,
+    /// What one more value that is read is taken for.
+    value_bytes: AtomicU64,
+    /// Those who wait for room take turns.
+    turn: Semaphore,
+    waiting: AtomicU64,
+    room: Notify,
+    /// Listings take turns as well.
+    pub listing: Semaphore,
+    cut: Notify,
+    is_cut: AtomicBool,
+    used: Mutex<Use>,
+    unsent: Mutex<BTreeMap<u64, Weak<Unsent>>>,
+}
+
+struct Use {
+    calls: usize,
+    has_called: bool,
+    /// Since when there is no call.
+    idle_since: Instant,
+}
+
+impl Account {
+    pub(super) fn new(shared: Arc<Shared>, who: Who) -> Account {
+        Account {
+            who,
+            bytes: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
+            value_bytes: AtomicU64::new(VALUE_BYTES),
+            turn: Semaphore::new(1),
+            waiting: AtomicU64::new(0),
+            room: Notify::new(),
+            listing: Semaphore::new(1),
+            cut: Notify::new(),
+            is_cut: AtomicBool::new(false),
+            used: Mutex::new(Use {
+                calls: 0,
+                has_called: false,
+                idle_since: Instant::now(),
+            }),
+            unsent: Mutex::default(),
+            shared,
+        }
+    }
+
+    pub(super) fn who(&self) -> Who {
+        self.who
+    }
+
+    /// Whether anything is bounded here.
+    pub fn is_bounded(&self) -> bool {
+        self.shared.limits.connection_bytes_max < u64::MAX
+    }
+
+    /// What it holds, in bytes; with what may be unread while somebody waits for room.
+    pub(super) fn held(&self) -> u64 {
+        let unread = match self.waiting.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.shared.limits.window_bytes,
+        };
+        self.bytes.load(Ordering::Relaxed) + unread
+    }
+
+    /// Whether it holds less than it may, with what is reserved.
+    pub fn has_room(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) + self.reserved.load(Ordering::Relaxed)
+            < self.shared.limits.connection_bytes_max
+    }
+
+    /// Counts so many bytes, whether there is room for them or not.
+    pub fn charge(self: &Arc<Self>, bytes: u64) -> Charge {
+        self.take(bytes);
+        Charge {
+            account: Arc::clone(self),
+            bytes,
+        }
+    }
+
+    fn take(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.shared.add(bytes);
+    }
+
+    /// Whether there is room for so many bytes more. There is for anything where nothing else is held.
+    fn fits(&self, bytes: u64) -> bool {
+        let reserved = self.reserved.load(Ordering::Relaxed);
+        let held = self.bytes.load(Ordering::Relaxed).saturating_add(reserved);
+        held == 0 || held.saturating_add(bytes) <= self.shared.limits.connection_bytes_max
+    }
+
+    /// Counts so many bytes of a value, some of which may be reserved, if there is room for them. (Those who ask at the same
+    /// time may all get theirs.)
+    pub fn try_charge_for(
+        self: &Arc<Self>,
+        bytes: u64,
+        reserved: Option<Reserved>,
+    ) -> Option<Charge> {
+        let has = reserved.as_ref().map_or(0, |reserved| reserved.bytes);
+        // What was reserved is kept until then: nobody else is to get it.
+        self.fits(bytes.saturating_sub(has))
+            .then(|| self.charge(bytes))
+    }
+
+    /// The same once there is room for them.
+    pub async fn when_room(self: Arc<Self>, bytes: u64) -> Charge {
+        self.until(|| self.fits(bytes)).await;
+        self.charge(bytes)
+    }
+
+    /// Reserves room for a value that is to be read, once there is: as much as those had that came lately.
+    pub async fn reserve_value(self: Arc<Self>) -> Reserved {
+        let estimate = || self.value_bytes.load(Ordering::Relaxed);
+        self.until(|| self.fits(estimate())).await;
+        let bytes = estimate();
+        self.reserved.fetch_add(bytes, Ordering::Relaxed);
+        Reserved {
+            account: self,
+            bytes,
+        }
+    }
+
+    /// Returns once this is so. Those who wait take turns.
+    async fn until(self: &Arc<Self>, is_so: impl Fn() -> bool) {
+        if self.waiting.load(Ordering::Relaxed) == 0 && is_so() {
+            return;
+        }
+        let _waiting = self.wait();
+        // It is never closed.
+        let _turn = self.turn.acquire().await;
+        self.once(is_so).await;
+    }
+
+    /// Returns once this is so, which bytes that are given back may make it.
+    async fn once(&self, is_so: impl Fn() -> bool) {
+        loop {
+            let mut room = std::pin::pin!(self.room.notified());
+            room.as_mut().enable();
+            if is_so() {
+                return;
+            }
+            room.await;
+        }
+    }
+
+    /// Returns once it holds less than it may.
+    pub async fn until_room(self: Arc<Self>) {
+        let _waiting = self.wait();
+        self.once(|| self.has_room()).await;
+    }
+
+    /// Somebody does not read on until there is room.
+    fn wait(self: &Arc<Self>) -> Waiting {
+        if self.waiting.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.shared.add(self.shared.limits.window_bytes);
+        }
+        Waiting(Arc::clone(self))
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.shared.give_back(bytes);
+        self.freed();
+    }
+
+    fn freed(&self) {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.room.notify_waiters();
+        }
+    }
+
+    /// An answer with a value came, of so many bytes.
+    pub fn value_came(&self, bytes: usize) {
+        let before = self.value_bytes.load(Ordering::Relaxed);
+        let after = (before - before / 8)
+            .max(wide(bytes))
+            .max(wide(SMALL_BYTES));
+        self.value_bytes.store(after, Ordering::Relaxed);
+    }
+
+    /// Ends the connection.
+    pub(super) fn cut(&self, why: &'static str) {
+        if !self.is_cut.swap(true, Ordering::Relaxed) {
+            self.shared.log_cut(self, why);
+        }
+        self.cut.notify_one();
+    }
+
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut.load(Ordering::Relaxed)
+    }
+
+    /// Returns once the connection is to end.
+    pub async fn until_cut(self: Arc<Self>) {
+        if !self.is_cut() {
+            self.cut.notified().await;
+        }
+    }
+
+    /// A call began.
+    pub fn begin(self: &Arc<Self>) -> Arc<OpenCall> {
+        let mut used = self.used();
+        used.calls += 1;
+        used.has_called = true;
+        drop(used);
+        Arc::new(OpenCall {
+            account: Arc::clone(self),
+            received: Mutex::new(None),
+        })
+    }
+
+    pub(super) fn calls(&self) -> usize {
+        self.used().calls
+    }
+
+    /// Since when there was no call, and whether there ever was one. `None`: there is one.
+    pub(super) fn idle_since(&self) -> Option<(Instant, bool)> {
+        let used = self.used();
+        (used.calls == 0).then_some((used.idle_since, used.has_called))
+    }
+
+    fn used(&self) -> MutexGuard<'_, Use> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unsent(&self) -> MutexGuard<'_, BTreeMap<u64, Weak<Unsent>>> {
+        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An answer that is not sent yet. Its number.
+    pub(super) fn note_unsent(&self, unsent: Weak<Unsent>) -> u64 {
+        let mut all = self.unsent();
+        let number = all.last_key_value().map_or(0, |(last, _)| last + 1);
+        all.insert(number, unsent);
+        number
+    }
+
+    pub(super) fn forget_unsent(&self, number: u64) {
+        self.unsent().remove(&number);
+    }
+
+    /// Takes away what is left of the answers that nobody takes. How many there are.
+    pub(super) fn end_untaken(&self, now: Instant) -> usize {
+        let all: Vec<Weak<Unsent>> = self.unsent().values().cloned().collect();
+        let answer_max = self.shared.limits.answer_max;
+        let untaken = all.iter().filter_map(Weak::upgrade);
+        untaken
+            .filter(|unsent| unsent.end_if_untaken(now, answer_max))
+            .count()
+    }
+}
+
+/// Bytes that an account holds, until this is dropped.
+pub struct Charge {
+    account: Arc<Account>,
+    bytes: u64,
+}
+
+impl Charge {
+    /// Of this connection.
+    pub fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+
+    /// What it is, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// It is so many bytes now.
+    pub fn resize(&mut self, bytes: u64) {
+        if bytes > self.bytes {
+            self.account.take(bytes - self.bytes);
+        } else if bytes < self.bytes {
+            self.account.give_back(self.bytes - bytes);
+        }
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.account.give_back(self.bytes);
+        }
+    }
+}
+
+/// Room for a value that is being read, until this is dropped. Of all connections together nothing is reserved: what is
+/// estimated must not cost anybody a connection.
+pub struct Reserved {
+    account: Arc<Account>,
+    bytes: u64,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.account
+            .reserved
+            .fetch_sub(self.bytes, Ordering::Relaxed);
+        self.account.freed();
+    }
+}
+
+/// Somebody waits for room.
+struct Waiting(Arc<Account>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.0.waiting.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.shared.give_back(self.0.shared.limits.window_bytes);
+        }
+    }
+}
+
+/// A call, until its answer was handed over.
+pub struct OpenCall {
+    account: Arc<Account>,
+    /// Its message.
+    received: Mutex<Option<Charge>>,
+}
+
+impl OpenCall {
+    /// Of the connection that it came on.
+    pub fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+
+    /// Its message holds this, until it is answered.
+    pub fn received(&self, charge: Charge) {
+        let mut received = self.received.lock().unwrap_or_else(PoisonError::into_inner);
+        *received = Some(charge);
+    }
+
+    /// It was answered.
+    pub fn answered(&self) {
+        let received = self.received.lock();
+        drop(received.unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        let mut used = self.account.used();
+        used.calls -= 1;
+        if used.calls == 0 {
+            used.idle_since = Instant::now();
+        }
+    }
+}

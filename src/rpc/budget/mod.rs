@@ -1,0 +1,28 @@
+//! Budgets: what each connection may hold of this replica's memory, and all of them together.
+//!
+//! [`Accounts`] are the open connections; an [`Account`] is what one of them holds. [`ReceivedBody`] counts what comes in,
+//! [`UnsentBody`] what goes out, until HTTP/2 has sent it. What must not be here: what a call means.
+
+mod account;
+mod accounts;
+mod received_body;
+mod unsent;
+mod unsent_body;
+mod who;
+
+pub use account::{Account, Charge, OpenCall, Reserved};
+pub use accounts::{AccountLimits, Accounts, Connection, Held};
+pub use received_body::{Arrival, ReceivedBody};
+pub use unsent_body::{Refusal, UnsentBody};
+pub use who::{ConnectionInfo, Who};
+
+/// Answers and messages of up to so many bytes are never refused, and never wait: what keeps locks alive is among them.
+const SMALL_BYTES: usize = 16 * 1024;
+
+/// What is counted at all: a stream takes about as much by itself.
+const COUNTED_BYTES: usize = 1024;
+
+/// `usize` -> `u64`, which holds it on every platform there is.
+fn wide(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,290 @@
+//! The body of a request: counted while it is here, and complete in time.
+//!
+//! A message is decoded only once all of it is there. A client that announces one and never sends it would keep its call open
+//! for ever, and hold up the end of the server; one that does so on every stream of a connection would fill the memory. So a
+//! message that is not small waits for room, all at once, as soon as it is announced.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use tokio::time::{Instant, sleep_until};
+use tonic::Status;
+use tonic::body::Body;
+
+use super::{COUNTED_BYTES, Charge, OpenCall, SMALL_BYTES, wide};
+use crate::rpc::status;
+use crate::rpc::stopping::Stopping;
+
+/// What a message begins with: whether it is compressed, and its length.
+const HEAD_BYTES: usize = 5;
+
+/// By when what comes in must be there.
+#[derive(Clone, Copy)]
+pub enum Arrival {
+    /// One message, by then. It is held until the call is answered.
+    By(Instant),
+    /// Message after message: each within so long from its first byte on, and held until it is complete.
+    Each(Duration),
+}
+
+/// See the module.
+pub struct ReceivedBody {
+    inner: Body,
+    arrival: Arrival,
+    stopping: Stopping,
+    /// Longer ones are refused where they are decoded: no room is made for them.
+    message_bytes_max: usize,
+    /// `None`: nothing is counted.
+    call: Option<Arc<OpenCall>>,
+    scan: Scan,
+    /// What the message that is coming in holds.
+    charge: Option<Charge>,
+    /// What came, and waits until there is room for its message.
+    held_up: Option<(Bytes, Pin<Box<dyn Future<Output = Charge> + Send>>)>,
+    /// Made when there is something to wait for: most messages are there at once.
+    late: Option<Pin<Box<dyn Future<Output = Late> + Send>>>,
+}
+
+enum Late {
+    Stopping,
+    TooLate,
+}
+
+impl ReceivedBody {
+    /// Of a call.
+    pub fn new(
+        inner: Body,
+        call: Option<Arc<OpenCall>>,
+        arrival: Arrival,
+        message_bytes_max: usize,
+        stopping: Stopping,
+    ) -> ReceivedBody {
+        ReceivedBody {
+            inner,
+            arrival,
+            stopping,
+            message_bytes_max,
+            call: call.filter(|call| call.account().is_bounded()),
+            scan: Scan::default(),
+            charge: None,
+            held_up: None,
+            late: None,
+        }
+    }
+
+    /// What came may be decoded.
+    fn pass(&mut self, data: Bytes) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if self.scan.is_between() {
+            // A message was completed.
+            self.late = None;
+            match (self.charge.take(), &self.call, self.arrival) {
+                (Some(charge), Some(call), Arrival::By(_)) => call.received(charge),
+                (charge, _, _) => drop(charge),
+            }
+        }
+        Poll::Ready(Some(Ok(Frame::data(data))))
+    }
+
+    fn came(&mut self, data: Bytes) -> Option<Poll<Option<Result<Frame<Bytes>, Status>>>> {
+        let completed = self.scan.advance(&data);
+        if completed {
+            self.late = None;
+            if matches!(self.arrival, Arrival::Each(_)) {
+                self.charge = None;
+            }
+        }
+        let Some(call) = &self.call else {
+            return Some(self.pass(data));
+        };
+        let announced = match (self.arrival, self.scan.announced()) {
+            (_, Some(announced)) => announced,
+            // It came in one piece.
+            (Arrival::By(_), None) => data.len(),
+            (Arrival::Each(_), None) => 0,
+        };
+        let counts = (COUNTED_BYTES..=self.message_bytes_max + HEAD_BYTES).contains(&announced);
+        if !counts || self.charge.is_some() {
+            return Some(self.pass(data));
+        }
+        let account = call.account();
+        let bytes = wide(announced);
+        let charge = match announced <= SMALL_BYTES {
+            true => Some(account.charge(bytes)),
+            false => None,
+        };
+        match charge {
+            Some(charge) => {
+                self.charge = Some(charge);
+                Some(self.pass(data))
+            }
+            None => {
+                let room = Arc::clone(account).when_room(bytes);
+                self.held_up = Some((data, Box::pin(room)));
+                None
+            }
+        }
+    }
+
+    /// The status of a message that is not there in time.
+    fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
+        let by = match self.arrival {
+            Arrival::By(by) => by,
+            // Between messages a stream may be silent for as long as it likes.
+            Arrival::Each(_) if self.scan.is_between() && self.held_up.is_none() => {
+                return Poll::Pending;
+            }
+            Arrival::Each(span) => Instant::now() + span,
+        };
+        let late = self.late.get_or_insert_with(|| {
+            let mut stopping = self.stopping.clone();
+            Box::pin(async move {
+                tokio::select! {
+                    biased;
+                    () = stopping.stopped() => Late::Stopping,
+                    () = sleep_until(by) => Late::TooLate,
+                }
+            })
+        });
+        let failed = match ready!(late.as_mut().poll(cx)) {
+            Late::Stopping => status::stopping(),
+            Late::TooLate if self.held_up.is_some() => status::no_room(),
+            Late::TooLate => status::message_late(),
+        };
+        Poll::Ready(failed)
+    }
+}
+
+impl http_body::Body for ReceivedBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = self.get_mut();
+        loop {
+            if let Some((data, room)) = &mut this.held_up {
+                let Poll::Ready(charge) = room.as_mut().poll(cx) else {
+                    return this.poll_late(cx).map(|status| Some(Err(status)));
+                };
+                let data = std::mem::take(data);
+                this.held_up = None;
+                this.charge = Some(charge);
+                return this.pass(data);
+            }
+            let frame = match Pin::new(&mut this.inner).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => frame,
+                Poll::Ready(ended) => return Poll::Ready(ended),
+                Poll::Pending => return this.poll_late(cx).map(|status| Some(Err(status))),
+            };
+            let data = match frame.into_data() {
+                Ok(data) => data,
+                Err(frame) => return Poll::Ready(Some(Ok(frame))),
+            };
+            if let Some(passed) = this.came(data) {
+                return passed;
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.held_up.is_none() && self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.held_up {
+            None => self.inner.size_hint(),
+            Some(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// Where one message ends and the next begins.
+#[derive(Default)]
+struct Scan {
+    head: [u8; HEAD_BYTES],
+    /// How much of the head came.
+    head_came: usize,
+    /// How much of the message is still to come, once its head is there.
+    left: usize,
+    /// Of the message that is coming in, with its head.
+    length: usize,
+}
+
+impl Scan {
+    /// Nothing of a message came that is not complete.
+    fn is_between(&self) -> bool {
+        self.head_came == 0
+    }
+
+    /// How long the message that is coming in is, with its head; `None` before that is known.
+    fn announced(&self) -> Option<usize> {
+        (self.head_came == HEAD_BYTES).then_some(self.length)
+    }
+
+    /// Reads on. Whether a message was completed.
+    fn advance(&mut self, mut data: &[u8]) -> bool {
+        let mut completed = false;
+        while !data.is_empty() {
+            if self.head_came < HEAD_BYTES {
+                let count = data.len().min(HEAD_BYTES - self.head_came);
+                let (head, rest) = data.split_at(count);
+                self.head[self.head_came..self.head_came + count].copy_from_slice(head);
+                self.head_came += count;
+                data = rest;
+                if self.head_came < HEAD_BYTES {
+                    return completed;
+                }
+                let [_, a, b, c, d] = self.head;
+                let length = u32::from_be_bytes([a, b, c, d]);
+                self.left = usize::try_from(length).unwrap_or(usize::MAX);
+                self.length = self.left.saturating_add(HEAD_BYTES);
+            }
+            let count = data.len().min(self.left);
+            data = data.split_at(count).1;
+            self.left -= count;
+            if self.left > 0 {
+                return completed;
+            }
+            completed = true;
+            self.head_came = 0;
+        }
+        completed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_seen_however_they_are_cut() {
+        let mut stream = Vec::new();
+        for length in [0_u32, 3, 300] {
+            stream.push(0);
+            stream.extend(length.to_be_bytes());
+            stream.extend(vec![7; usize::try_from(length).unwrap()]);
+        }
+        for cut in 1..20 {
+            let mut scan = Scan::default();
+            let mut completed = 0;
+            for part in stream.chunks(cut) {
+                completed += usize::from(scan.advance(part));
+            }
+            assert!(scan.is_between() && (2..=3).contains(&completed), "{cut}");
+        }
+        let mut scan = Scan::default();
+        assert!(!scan.advance(&stream[8..11]));
+        assert!(!scan.is_between() && scan.announced().is_none());
+        assert!(scan.advance(&stream[..5]) || !scan.is_between());
+        let mut scan = Scan::default();
+        scan.advance(&stream[13..20]);
+        assert_eq!(scan.announced(), Some(305));
+    }
+}

@@ -1,0 +1,149 @@
+//! The body of an answer: counted until it was sent, and refused where its connection holds too much.
+//!
+//! Whoever asks and does not read would else have every answer kept, whole: of a body HTTP/2 takes the next chunk before it
+//! knows that it may send any of it, and a message is one chunk.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Frame, SizeHint};
+use tonic::Status;
+use tonic::body::Body;
+
+use super::unsent::{Next, Unsent};
+use super::{COUNTED_BYTES, Charge, OpenCall, Reserved, SMALL_BYTES, wide};
+use crate::rpc::status;
+
+/// What becomes of an answer where there is no room for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// It is sent all the same: one of a stream, which makes its own room.
+    Never,
+    /// It is refused: nothing was done.
+    NothingDone,
+    /// It is refused, and its call is to be repeated: something was done.
+    Repeat,
+}
+
+impl Refusal {
+    fn status(self) -> Status {
+        match self {
+            Refusal::Repeat => status::answer_lost(),
+            Refusal::NothingDone | Refusal::Never => status::no_room(),
+        }
+    }
+}
+
+/// See the module.
+pub struct UnsentBody {
+    inner: Body,
+    call: Arc<OpenCall>,
+    refusal: Refusal,
+    /// Counted before there was an answer.
+    reserved: Option<Reserved>,
+    unsent: Option<Arc<Unsent>>,
+    /// Nothing comes after that.
+    is_refused: bool,
+}
+
+impl UnsentBody {
+    /// Of a call; `reserved` is what was counted for its answer before there was one.
+    pub fn new(
+        inner: Body,
+        call: Arc<OpenCall>,
+        refusal: Refusal,
+        reserved: Option<Reserved>,
+    ) -> UnsentBody {
+        UnsentBody {
+            inner,
+            call,
+            refusal,
+            reserved,
+            unsent: None,
+            is_refused: false,
+        }
+    }
+
+    /// What the answer holds; `None` where there is no room for it.
+    fn charge(&mut self, bytes: usize) -> Option<Charge> {
+        let account = self.call.account();
+        let reserved = self.reserved.take();
+        if reserved.is_some() {
+            account.value_came(bytes);
+        }
+        let bytes_held = wide(bytes);
+        match self.refusal {
+            Refusal::NothingDone | Refusal::Repeat if bytes > SMALL_BYTES => {
+                account.try_charge_for(bytes_held, reserved)
+            }
+            Refusal::NothingDone | Refusal::Repeat | Refusal::Never => {
+                Some(account.charge(bytes_held))
+            }
+        }
+    }
+}
+
+impl http_body::Body for UnsentBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = self.get_mut();
+        if this.is_refused {
+            return Poll::Ready(None);
+        }
+        if let Some(unsent) = &this.unsent {
+            match unsent.next() {
+                Next::Slice(slice) => return Poll::Ready(Some(Ok(Frame::data(slice)))),
+                Next::Ended => return Poll::Ready(Some(Err(status::untaken()))),
+                Next::Done => this.unsent = None,
+            }
+        }
+        let frame = match ready!(Pin::new(&mut this.inner).poll_frame(cx)) {
+            Some(Ok(frame)) => frame,
+            ended => return Poll::Ready(ended),
+        };
+        let message = match frame.into_data() {
+            Ok(message) => message,
+            Err(frame) => return Poll::Ready(Some(Ok(frame))),
+        };
+        if message.len() < COUNTED_BYTES {
+            if this.reserved.take().is_some() {
+                this.call.account().value_came(message.len());
+            }
+            return Poll::Ready(Some(Ok(Frame::data(message))));
+        }
+        let Some(charge) = this.charge(message.len()) else {
+            this.is_refused = true;
+            let (status, mut trailers) = (this.refusal.status(), HeaderMap::new());
+            return Poll::Ready(Some(match status.add_header(&mut trailers) {
+                Ok(()) => Ok(Frame::trailers(trailers)),
+                Err(unsendable) => Err(unsendable),
+            }));
+        };
+        let unsent = Unsent::new(this.call.account(), message, charge);
+        let first = unsent.next();
+        this.unsent = Some(unsent);
+        Poll::Ready(Some(match first {
+            Next::Slice(slice) => Ok(Frame::data(slice)),
+            Next::Done | Next::Ended => Err(status::untaken()),
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_refused || (self.unsent.is_none() && self.inner.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.unsent {
+            None => self.inner.size_hint(),
+            Some(_) => SizeHint::default(),
+        }
+    }
+}

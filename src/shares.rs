@@ -1,0 +1,49 @@
+//! What everybody may use, and nobody may use up: the last tenth of it is for those who have little.
+
+/// Why one more is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoShare {
+    /// All are in use.
+    Full,
+    /// Nine tenths are, and this one has its share of them.
+    ShareUsed,
+}
+
+/// Whether one who has `have` of `all` that are in use may have one more, where there are `max`.
+pub fn admit(all: usize, have: usize, max: usize) -> Result<(), NoShare> {
+    let share = (max / 100).max(1);
+    match () {
+        () if all >= max => Err(NoShare::Full),
+        () if all >= max - max / 10 && have >= share => Err(NoShare::ShareUsed),
+        () => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_alone_gets_nine_tenths_and_others_find_the_last() {
+        let most = (0..=1000)
+            .take_while(|n| admit(*n, *n, 1000).is_ok())
+            .count();
+        assert_eq!(most, 900);
+        assert_eq!(admit(900, 900, 1000), Err(NoShare::ShareUsed));
+        for have in 0..10 {
+            assert_eq!(admit(990 + have, have, 1000), Ok(()));
+        }
+        assert_eq!(admit(995, 10, 1000), Err(NoShare::ShareUsed));
+        assert_eq!(admit(1000, 0, 1000), Err(NoShare::Full));
+    }
+
+    #[test]
+    fn where_there_are_few_one_may_have_all() {
+        for max in 1..10 {
+            assert_eq!(
+                (0..=max).take_while(|n| admit(*n, *n, max).is_ok()).count(),
+                max
+            );
+        }
+    }
+}

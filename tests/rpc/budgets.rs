@@ -1,0 +1,321 @@
+//! What a connection may hold of a server's memory, whatever its client does and does not read.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use fermata::limits::Limits;
+use fermata_proto::{
+    CreateLockRefRequest, CriticalPutRequest, GetRequest, ListLocksRequest, OpenSessionRequest,
+};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::frames::{
+    Came, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, call, frame, grpc,
+    headers_of, hello, hello_with_window, streams, window_update,
+};
+use crate::world::{World, hold};
+
+const KIB: u32 = 1024;
+const MIB: u64 = 1024 * 1024;
+
+/// A world in which a connection may hold 4 MiB, and the key `large` has a value of 256 KiB.
+async fn world(limits: Limits) -> World {
+    let world = World::with(Limits {
+        connection_bytes_max: 4 * MIB,
+        ..limits
+    })
+    .await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "large").await;
+    let put = CriticalPutRequest {
+        lock_ref: held.lock_ref,
+        value: vec![7; 256 * KIB as usize].into(),
+        ..Default::default()
+    };
+    client.critical_put(put).await.unwrap();
+    world
+}
+
+fn get(key: &str) -> GetRequest {
+    GetRequest {
+        key: key.to_owned(),
+        ..Default::default()
+    }
+}
+
+/// The streams that were refused: what came of each ends with a status other than OK.
+fn refused(came: &[Came]) -> BTreeSet<u32> {
+    let ends = came
+        .iter()
+        .filter(|came| came.kind == HEADERS && came.flags & END_STREAM != 0);
+    ends.map(|came| came.stream).collect()
+}
+
+/// Waits until this is so.
+async fn until(mut is_so: impl AsyncFnMut() -> bool) {
+    let waited = async {
+        while !is_so().await {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), waited).await.unwrap();
+}
+
+#[tokio::test]
+async fn answers_that_nobody_reads_are_bounded_and_others_go_on() {
+    for (window, granted) in [(0, 0), (0, 1)] {
+        let world = world(Limits {
+            call_max_ms: 1_000,
+            ..Limits::default()
+        })
+        .await;
+        let mut hog = Frames::to(&world.engine);
+        let mut burst = hello_with_window(window);
+        for stream in streams(200) {
+            burst.extend(call(stream, "Get", &get("large")));
+            if granted > 0 {
+                burst.extend(window_update(stream, granted));
+            }
+        }
+        hog.send(&burst).await;
+        // Those for which there is no room are refused after call_max; the others stay.
+        let mut came = Vec::new();
+        until(async || {
+            came.extend(hog.ping().await);
+            refused(&came).len() >= 185
+        })
+        .await;
+        assert_eq!(
+            refused(&came).len(),
+            185,
+            "15 of a little more than 256 KiB fit into 4 MiB"
+        );
+        let held = hog.accounts.held().bytes;
+        assert!(held <= 4 * MIB + 16 * 1024, "{held}");
+        let mut innocent = world.client().await;
+        let read = innocent.get(get("large")).await.unwrap().into_inner();
+        assert_eq!(read.value.len(), 256 * KIB as usize);
+
+        // Whoever takes what there is gets it whole.
+        let mut taken = window_update(0, 64 * KIB * KIB);
+        for stream in streams(200).filter(|stream| !refused(&came).contains(stream)) {
+            taken.extend(window_update(stream, 1024 * KIB));
+        }
+        hog.send(&taken).await;
+        until(async || {
+            came.extend(hog.ping().await);
+            refused(&came).len() == 200
+        })
+        .await;
+        let bytes: usize = came
+            .iter()
+            .filter(|came| came.kind == DATA)
+            .map(|came| came.payload.len())
+            .sum();
+        assert!(bytes > 15 * 256 * KIB as usize, "{bytes}");
+        until(async || hog.accounts.held().bytes == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn listings_that_nobody_reads_are_bounded() {
+    let world = world(Limits {
+        call_max_ms: 1_000,
+        ..Limits::default()
+    })
+    .await;
+    let mut client = world.client().await;
+    let session = client.open_session(OpenSessionRequest::default()).await;
+    let session = session.unwrap().into_inner().session;
+    for number in 0..200 {
+        let ask = CreateLockRefRequest {
+            key: format!("{number}-{}", "k".repeat(1_000)),
+            session: session.clone(),
+            ..Default::default()
+        };
+        client.create_lock_ref(ask).await.unwrap();
+    }
+    let mut hog = Frames::to(&world.engine);
+    let mut burst = hello_with_window(0);
+    for stream in streams(200) {
+        let list = ListLocksRequest {
+            page_size: 1_000,
+            ..Default::default()
+        };
+        burst.extend(call(stream, "ListLocks", &list));
+    }
+    hog.send(&burst).await;
+    let mut came = Vec::new();
+    until(async || {
+        came.extend(hog.ping().await);
+        refused(&came).len() >= 180
+    })
+    .await;
+    let held = hog.accounts.held().bytes;
+    assert!((3 * MIB..=4 * MIB + 16 * 1024).contains(&held), "{held}");
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_takes_ends_and_a_connection_of_such_as_well() {
+    let world = world(Limits {
+        call_max_ms: 200,
+        answer_max_ms: 500,
+        ..Limits::default()
+    })
+    .await;
+    // One of its calls goes on: a watch.
+    let mut client = world.client().await;
+    let held = hold(&mut client, "watched").await;
+    let mut mixed = Frames::to(&world.engine);
+    let mut burst = hello_with_window(0);
+    burst.extend(call(1, "Get", &get("large")));
+    let watch = fermata_proto::WatchLockRequest {
+        lock_ref: held.lock_ref,
+    };
+    burst.extend(call(3, "WatchLock", &watch));
+    mixed.send(&burst).await;
+    until(async || mixed.accounts.held().bytes > 256 * 1024).await;
+    // What is left in HTTP/2 is one frame.
+    until(async || mixed.accounts.held().bytes <= 16 * 1024).await;
+    mixed.ping().await;
+    let mut more = window_update(1, 1024 * KIB);
+    more.extend(window_update(3, 1024 * KIB));
+    mixed.send(&more).await;
+    assert_eq!(mixed.next_of(RST_STREAM).await.stream, 1);
+    mixed.ping().await;
+
+    // All of them stand.
+    let mut idle = Frames::to(&world.engine);
+    let mut burst = hello_with_window(0);
+    burst.extend(call(1, "Get", &get("large")));
+    idle.send(&burst).await;
+    while idle.next().await.is_some() {}
+    until(async || idle.accounts.held().bytes == 0 && idle.accounts.held().connections == 0).await;
+}
+
+#[tokio::test]
+async fn who_holds_most_is_cut_off_where_all_hold_too_much_together() {
+    let world = world(Limits {
+        call_max_ms: 1_000,
+        bytes_in_flight_max: 5 * MIB,
+        ..Limits::default()
+    })
+    .await;
+    let [mut large, mut small] = Frames::many(&world.engine);
+    for (frames, calls) in [(&mut small, 7), (&mut large, 16)] {
+        let mut burst = hello_with_window(0);
+        for stream in streams(calls) {
+            burst.extend(call(stream, "Get", &get("large")));
+        }
+        frames.send(&burst).await;
+    }
+    while large.next().await.is_some() {}
+    small.ping().await;
+    assert_eq!(small.accounts.held().connections, 1);
+}
+
+#[tokio::test]
+async fn a_reader_who_is_slow_and_takes_something_is_left_alone() {
+    let world = world(Limits {
+        call_max_ms: 100,
+        answer_max_ms: 400,
+        ..Limits::default()
+    })
+    .await;
+    let mut slow = Frames::to(&world.engine);
+    let mut burst = hello_with_window(0);
+    burst.extend(call(1, "Get", &get("large")));
+    slow.send(&burst).await;
+    let (mut bytes, begun) = (0, Instant::now());
+    // 17 times 16 KiB, over more than three times answer_max.
+    while bytes <= 256 * KIB as usize {
+        slow.send(&window_update(0, 16 * KIB)).await;
+        slow.send(&window_update(1, 16 * KIB)).await;
+        while bytes <= 256 * KIB as usize {
+            let came = slow.next_of(DATA).await;
+            bytes += came.payload.len();
+            if bytes.is_multiple_of(16 * KIB as usize) {
+                break;
+            }
+        }
+        sleep(Duration::from_millis(80)).await;
+    }
+    assert!(begun.elapsed() > Duration::from_millis(1_200));
+}
+
+/// Begins calls, each of which announces a message of 256 KiB and sends so much of it.
+fn announced(calls: u32, sent: u32) -> Vec<u8> {
+    let put = CriticalPutRequest {
+        lock_ref: "default/k#1.aaaaaaaaaaaaaaaaaaaaaaaaaa".to_owned(),
+        value: vec![7; 256 * KIB as usize].into(),
+        ..Default::default()
+    };
+    let message = grpc(&put);
+    let mut burst = Vec::new();
+    for stream in streams(calls) {
+        burst.extend(frame(
+            HEADERS,
+            END_HEADERS,
+            stream,
+            &headers_of("CriticalPut"),
+        ));
+        burst.extend(frame(DATA, 0, stream, &message[..sent as usize]));
+    }
+    burst
+}
+
+#[tokio::test]
+async fn messages_that_never_end_are_bounded_and_end() {
+    let world = world(Limits {
+        call_max_ms: 1_500,
+        ..Limits::default()
+    })
+    .await;
+    let mut hog = Frames::to(&world.engine);
+    hog.send(&hello()).await;
+    // More than HTTP/2 grants at first is on its way.
+    hog.ping().await;
+    hog.send(&announced(200, 1_000)).await;
+    // What is announced counts at once, and what has to wait is not read.
+    until(async || hog.accounts.held().bytes >= 3 * MIB).await;
+    let held = hog.accounts.held().bytes;
+    // With what may be unread of a connection, which waits.
+    let unread = 4 * (MIB + 64 * 1024);
+    assert!(held <= 4 * MIB + unread, "{held}");
+    let mut innocent = world.client().await;
+    innocent.get(get("large")).await.unwrap();
+    let mut came = Vec::new();
+    until(async || {
+        came.extend(hog.ping().await);
+        refused(&came).len() == 200
+    })
+    .await;
+    until(async || hog.accounts.held().bytes == 0).await;
+}
+
+#[tokio::test]
+async fn a_message_of_a_stream_that_never_ends_ends_the_stream() {
+    let world = world(Limits {
+        call_max_ms: 200,
+        ..Limits::default()
+    })
+    .await;
+    for method in ["Pipeline", "KeepAlive"] {
+        let mut stream = Frames::to(&world.engine);
+        let mut burst = hello();
+        burst.extend(frame(HEADERS, END_HEADERS, 1, &headers_of(method)));
+        stream.send(&burst).await;
+        // A stream without a message may be silent for as long as it likes.
+        sleep(Duration::from_millis(400)).await;
+        let came = stream.ping().await;
+        assert!(refused(&came).is_empty(), "{came:?}");
+        stream.send(&frame(DATA, 0, 1, &[0, 0, 3, 0, 0, 8])).await;
+        loop {
+            let came = stream.next_of(HEADERS).await;
+            if came.flags & END_STREAM != 0 {
+                break;
+            }
+        }
+        assert!(stream.accounts.held().bytes < 16 * 1024);
+    }
+}
