@@ -66,7 +66,7 @@ pub struct Limits {
     pub bytes_in_flight_max: u64,
     /// How long an answer is kept of which nothing is taken, in milliseconds.
     pub answer_max_ms: u64,
-    /// How many listings may be under way at once, of one connection one. Others wait for their turn.
+    /// How many listings may be in flight at once, of one connection one. Others wait for their turn.
     pub listings_max: usize,
     /// The largest page of a listing.
     pub page_size_max: usize,

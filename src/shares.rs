@@ -9,9 +9,14 @@ pub enum NoShare {
     ShareUsed,
 }
 
+/// What everybody may have, also of the last tenth.
+pub fn share(max: usize) -> usize {
+    (max / 100).max(1)
+}
+
 /// Whether one who has `have` of `all` that are in use may have one more, where there are `max`.
 pub fn admit(all: usize, have: usize, max: usize) -> Result<(), NoShare> {
-    let share = (max / 100).max(1);
+    let share = share(max);
     match () {
         () if all >= max => Err(NoShare::Full),
         () if all >= max - max / 10 && have >= share => Err(NoShare::ShareUsed),

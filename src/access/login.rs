@@ -26,6 +26,8 @@ pub struct Login {
     pub identity: Arc<str>,
     /// From where, for people.
     pub from: Arc<str>,
+    /// The machine that it calls from, where that is known.
+    address: Option<IpAddr>,
     by: By,
 }
 
@@ -72,7 +74,16 @@ impl Login {
         Login {
             identity: Arc::from(""),
             from: Arc::from(""),
+            address: None,
             by: By::Nothing,
+        }
+    }
+
+    /// Whose share a call is of: of its identity, where it has one, else of its machine. Empty: nobody's.
+    pub fn share_of(&self) -> Arc<str> {
+        match self.address {
+            Some(address) if self.identity.is_empty() => Arc::from(address.to_string()),
+            Some(_) | None => Arc::clone(&self.identity),
         }
     }
 
@@ -95,28 +106,30 @@ impl Policy {
         token: Option<&[u8]>,
     ) -> Result<Login, LoginRefused> {
         let from = caller.map_or_else(|| Arc::from(""), |caller| Arc::clone(&caller.from));
+        let address = caller.and_then(|caller| caller.address);
+        let login = |identity, by| Login {
+            identity,
+            from: Arc::clone(&from),
+            address,
+            by,
+        };
         if let (Some(tokens), Some(token)) = (&self.tokens, token) {
             let (identity, hash) = tokens.find(token).ok_or(LoginRefused::UnknownToken)?;
             let by = By::Token(hash);
-            return Ok(Login { identity, from, by });
+            return Ok(login(identity, by));
         }
         let certificate = caller.and_then(|caller| caller.certificate.clone());
         if let Some(identity) = certificate.filter(|_| self.certificates) {
-            let by = By::Certificate;
-            return Ok(Login { identity, from, by });
+            return Ok(login(identity, By::Certificate));
         }
         let user = caller.and_then(|caller| caller.unix_user);
         // Where nobody is asked, a client is the same whichever way it comes.
         if let Some(user) = user.filter(|_| self.needs_login()) {
-            let (identity, by) = (Arc::from(format!("unix:{user}")), By::Unix);
-            return Ok(Login { identity, from, by });
+            return Ok(login(Arc::from(format!("unix:{user}")), By::Unix));
         }
         match self.needs_login() {
             true => Err(LoginRefused::Missing),
-            false => Ok(Login {
-                from,
-                ..Login::nobody()
-            }),
+            false => Ok(login(Arc::from(""), By::Nothing)),
         }
     }
 

@@ -18,6 +18,7 @@ fn policy(tokens: &[&NewToken], rules: &str) -> Policy {
 
 fn caller(certificate: Option<&str>, unix_user: Option<u32>) -> Origin {
     Origin {
+        address: None,
         from: "10.0.0.1:5".into(),
         certificate: certificate.map(Into::into),
         unix_user,

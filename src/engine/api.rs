@@ -1,5 +1,6 @@
 //! What can be asked of the engine, and what it answers. Parsed types only: text is checked at the edge.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::key::KeyState;
@@ -170,6 +171,8 @@ pub struct SessionCall {
     pub owner: String,
     /// Who asks, as far as the server knows.
     pub identity: String,
+    /// Whose share of the sessions it is of: who asks, or from where. Empty: nobody's.
+    pub share_of: Arc<str>,
 }
 
 /// The answer to OpenSession and RenewSession.
@@ -348,6 +351,16 @@ pub enum EngineError {
         /// The limit in force.
         limit: u64,
     },
+    /// Nine tenths of a limit are in use, and the caller has its share of it. Repeat later.
+    #[error(
+        "nine tenths of {what} are in use, and the rest is for clients that have fewer than {share}"
+    )]
+    ShareUsed {
+        /// Of what, as the name in `[limits]`.
+        what: &'static str,
+        /// What each client may have of the last tenth.
+        share: u64,
+    },
     /// The key cannot give out another fencing token or number.
     #[error("{0}")]
     KeyUsedUp(String),
@@ -450,6 +463,7 @@ impl EngineError {
             | EngineError::CallNoNotAbove { .. }
             | EngineError::RequestMismatch { .. }
             | EngineError::Exhausted { .. }
+            | EngineError::ShareUsed { .. }
             | EngineError::KeyUsedUp(_)
             | EngineError::Unavailable(_)
             | EngineError::ClockOff

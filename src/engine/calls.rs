@@ -361,7 +361,11 @@ impl Engine {
             owner: call.owner,
             created_at_ms: replica.local.clock.wall_ms(),
         };
-        let renewed = tokio::spawn(sessions::open(Arc::clone(&replica.sessions), row));
+        let renewed = tokio::spawn(sessions::open(
+            Arc::clone(&replica.sessions),
+            row,
+            call.share_of,
+        ));
         let renewed = renewed.await.map_err(|_| lost_task())??;
         replica.local.sure()?;
         Ok(renewed)

@@ -25,6 +25,8 @@ pub(super) struct Local {
     pub membership: Arc<Membership>,
     /// Since when it has the store alone, by CLOCK_BOOTTIME; `None` where other replicas share it.
     alone_since: Option<Duration>,
+    /// True once everything is taken over that an earlier process left, where it had the store alone.
+    pub recovered: watch::Sender<bool>,
     stopping: watch::Sender<bool>,
     ended: watch::Sender<bool>,
 }
@@ -44,6 +46,7 @@ impl Local {
             clock,
             ids,
             membership,
+            recovered: watch::Sender::new(!is_alone),
             stopping: watch::Sender::new(false),
             ended: watch::Sender::new(false),
         }

@@ -1,8 +1,14 @@
-//! What a start does before the first call, in a store that one process has for itself: every older replica is gone, so
-//! what it served is taken over at once (H3) and begins a fresh TTL.
+//! What the last process left, in a store that one process has for itself: every older replica is gone, so what it served
+//! is this one's (H3).
+//!
+//! Sessions are read before the first call: whoever lives by one has a whole TTL from then on. Keys are taken over by their
+//! first call, so that a start does not take longer the more of them there are; those that nobody asks for are taken over
+//! behind the calls, so that holders that are gone end.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 
@@ -11,126 +17,196 @@ use super::sessions::Sessions;
 use super::shell::KeyShell;
 use crate::key::machine::Call;
 use crate::lock::{KeyId, TableName};
-use crate::store::{KeyStore, SessionRow, SessionSwap, StoreError};
+use crate::log_throttle::LogThrottle;
+use crate::store::{KeyStore, StoreError};
 
 const PAGE: usize = 1_000;
-const AT_ONCE: usize = 256;
-
-/// What was found and taken over.
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Recovered {
-    pub keys: usize,
-    pub sessions: usize,
-}
-
-/// Takes over all sessions, then all keys with a live entry.
-pub(super) async fn recover(
-    shell: &Arc<KeyShell>,
-    sessions: &Sessions,
-    keys: &dyn KeyStore,
-    tables: &BTreeSet<TableName>,
-) -> Result<Recovered, EngineError> {
-    let mut recovered = Recovered::default();
-    let closed = take_sessions(sessions, &mut recovered).await?;
-    for table in tables {
-        take_keys(shell, keys, table, &mut recovered).await?;
-    }
-    for row in closed {
-        let forgotten = sessions.rows.forget_session(row.id).await;
-        forgotten.map_err(failed)?;
-    }
-    Ok(recovered)
-}
+/// How many keys are taken over at once.
+const AT_ONCE: usize = 32;
+/// After a pass that left keys the next one begins after this, or twenty times what it took.
+const AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// Closed sessions by which something lives still are looked at again after this, and then ever less often.
+const FORGET_AGAIN_MIN: Duration = Duration::from_millis(100);
 
 fn failed(error: StoreError) -> EngineError {
     EngineError::Unavailable(error.to_string())
 }
 
-/// Takes over the open sessions; the closed ones, to be forgotten once nothing lives by them.
-async fn take_sessions(
-    sessions: &Sessions,
-    recovered: &mut Recovered,
-) -> Result<Vec<SessionRow>, EngineError> {
-    let mut closed = Vec::new();
+/// Keeps all open sessions. How many there are.
+///
+/// Their rows are not written: they name a process that is gone, and nobody but this one can be their keeper
+/// ([`super::sessions::OwnRows`]). Whatever changes a row later is guarded by its epoch.
+pub(super) async fn keep_sessions(sessions: &Sessions) -> Result<usize, EngineError> {
+    let mut kept = 0;
     let mut after = None;
     loop {
         let rows = sessions.rows.list_sessions(after, PAGE).await;
         let rows = rows.map_err(failed)?;
         after = rows.last().map(|row| row.id);
         let last_page = rows.len() < PAGE;
-        let (open, ended): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.open);
-        closed.extend(ended);
-        recovered.sessions += open.len();
-        let mut taken = futures_util::stream::iter(open)
-            .map(|row| take_session(sessions, row))
-            .buffer_unordered(AT_ONCE);
-        while let Some(result) = taken.next().await {
-            result?;
+        let table = &sessions.table;
+        for row in rows.iter().filter(|row| row.open) {
+            // A limit that was lowered since ends none.
+            table.keep(row, sessions.time.now(), table.reserve_own());
+            kept += 1;
         }
         if last_page {
-            return Ok(closed);
+            return Ok(kept);
         }
     }
 }
 
-/// Takes an open session over. A limit that was lowered since ends none.
-async fn take_session(sessions: &Sessions, row: SessionRow) -> Result<(), EngineError> {
-    let expected = row.epoch;
-    let row = SessionRow {
-        replica: sessions.local.id,
-        epoch: expected.saturating_add(1),
-        ..row
-    };
-    match sessions.rows.swap_session(expected, &row).await {
-        SessionSwap::Applied => {
-            let table = &sessions.table;
-            table.keep(&row, sessions.time.now(), table.reserve_own());
-            Ok(())
-        }
-        SessionSwap::Conflict(_) => Err(EngineError::Unavailable(
-            "another process changes the sessions".to_owned(),
-        )),
-        SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => Err(failed(error)),
-    }
+/// Keys that nobody may ask for.
+pub(super) struct LeftKeys {
+    pub shell: Arc<KeyShell>,
+    pub sessions: Arc<Sessions>,
+    pub keys: Arc<dyn KeyStore>,
+    pub tables: BTreeSet<TableName>,
 }
 
-async fn take_keys(
-    shell: &Arc<KeyShell>,
-    store: &dyn KeyStore,
-    table: &TableName,
-    recovered: &mut Recovered,
-) -> Result<(), EngineError> {
-    let mut after = None;
-    loop {
-        let keys = store.list_live(table, "", after.as_ref(), PAGE).await;
-        let keys = keys.map_err(failed)?;
-        after = keys.last().map(|listed| listed.key.clone());
-        let last_page = keys.len() < PAGE;
-        recovered.keys += keys.len();
-        let mut taken = futures_util::stream::iter(keys)
-            .map(|listed| {
-                let id = Arc::new(KeyId {
-                    table: table.clone(),
-                    key: listed.key,
-                });
-                let from = listed.state.home.map_or(shell.local.id, |home| home.replica);
-                async move {
-                    match shell.asked(&id, Call::TakeOver { from }).await {
-                        // Of a limit that was lowered since: it is taken over by its next call.
-                        Err(error @ EngineError::Exhausted { .. }) => {
-                            tracing::warn!(key = %id, %error, "could not recover a key; its next call retries");
-                            Ok(())
+/// What one pass did.
+#[derive(Default)]
+struct Pass {
+    taken: usize,
+    /// Those for which there was no room, and those that could not be read.
+    left: usize,
+}
+
+impl LeftKeys {
+    /// Takes all of them over, however long that takes, or until this replica stops. Then closed sessions can be forgotten:
+    /// until then an entry of a key that was not taken over yet may live by one.
+    pub async fn run(self) {
+        let local = &self.shell.local;
+        let mut stopping = local.stopping();
+        let work = async {
+            let mut taken = 0;
+            let begun = local.clock.boot();
+            loop {
+                let pass_begun = local.clock.boot();
+                let pass = self.pass().await;
+                taken += pass.taken;
+                if pass.left == 0 {
+                    break;
+                }
+                tracing::warn!(
+                    keys = pass.left,
+                    "keys that the last process served were not taken over yet; each is by its next call"
+                );
+                let took = local.clock.boot().saturating_sub(pass_begun);
+                local.clock.sleep(AGAIN_AFTER.max(took * 20)).await;
+            }
+            let took = local.clock.boot().saturating_sub(begun);
+            if taken > 0 {
+                tracing::info!(
+                    keys = taken,
+                    ?took,
+                    "took over the keys that nobody asked for"
+                );
+            }
+            local.recovered.send_replace(true);
+            self.forget_closed().await;
+        };
+        tokio::select! {
+            biased;
+            _ = stopping.wait_for(|stopping| *stopping) => {}
+            () = work => {}
+        }
+    }
+
+    async fn pass(&self) -> Pass {
+        let mut pass = Pass::default();
+        for table in &self.tables {
+            let mut tries = 0;
+            let mut after = None;
+            let log_throttle = LogThrottle::default();
+            loop {
+                let clock = &self.shell.local.clock;
+                let begun = clock.boot();
+                let listed = self.keys.list_live(table, "", after.as_ref(), PAGE).await;
+                let listed = match listed {
+                    Ok(listed) => listed,
+                    Err(error) => {
+                        if let Some(times) = log_throttle.met(clock.boot(), &error.to_string()) {
+                            tracing::warn!(%table, %error, times, "keys could not be listed; retrying");
                         }
-                        taken => taken.map(drop),
+                        self.shell.local.back_off(tries).await;
+                        tries += 1;
+                        continue;
+                    }
+                };
+                let last_page = listed.len() < PAGE;
+                after = listed.last().map(|one| one.key.clone()).or(after);
+                let keys = listed.into_iter().map(|one| {
+                    let home = one.state.home;
+                    let from = home.map_or(self.shell.local.id, |home| home.replica);
+                    let (table, key) = (table.clone(), one.key);
+                    (Arc::new(KeyId { table, key }), from)
+                });
+                // Those that were asked for meanwhile are here already.
+                let unknown = keys.filter(|(id, _)| self.shell.keys.find(id).is_none());
+                let mut taken = futures_util::stream::iter(unknown)
+                    .map(|(id, from)| self.take(id, from))
+                    .buffer_unordered(AT_ONCE);
+                while let Some(took) = taken.next().await {
+                    match took {
+                        ControlFlow::Continue(()) => pass.taken += 1,
+                        ControlFlow::Break(()) => pass.left += 1,
                     }
                 }
-            })
-            .buffer_unordered(AT_ONCE);
-        while let Some(result) = taken.next().await {
-            result?;
+                if last_page {
+                    break;
+                }
+                // Calls come first: this is half of the time at most.
+                clock.sleep(clock.boot().saturating_sub(begun)).await;
+            }
         }
-        if last_page {
-            return Ok(());
+        pass
+    }
+
+    async fn take(&self, id: Arc<KeyId>, from: crate::lock::ReplicaId) -> ControlFlow<()> {
+        match self.shell.asked(&id, Call::TakeOver { from }).await {
+            Ok(_) => ControlFlow::Continue(()),
+            Err(error) => {
+                tracing::debug!(key = %id, %error, "a key could not be taken over");
+                ControlFlow::Break(())
+            }
+        }
+    }
+
+    /// Forgets the rows of sessions that are closed, once nothing lives by them any more.
+    async fn forget_closed(&self) {
+        let mut pause = FORGET_AGAIN_MIN;
+        while !self.forget_some().await {
+            self.shell.local.clock.sleep(pause).await;
+            pause = (pause * 2).min(AGAIN_AFTER);
+        }
+    }
+
+    /// Those by which nothing lives now. Whether these were all.
+    async fn forget_some(&self) -> bool {
+        let sessions = &self.sessions;
+        let (mut after, mut all) = (None, true);
+        loop {
+            let rows = match sessions.rows.list_sessions(after, PAGE).await {
+                Ok(rows) => rows,
+                Err(error) => {
+                    tracing::debug!(%error, "closed sessions are forgotten later");
+                    return false;
+                }
+            };
+            after = rows.last().map(|row| row.id);
+            let last_page = rows.len() < PAGE;
+            for row in rows.into_iter().filter(|row| !row.open) {
+                sessions.forget_if_done(row.id);
+                let forgotten = match sessions.table.knows(row.id) {
+                    true => false,
+                    false => sessions.rows.forget_session(row.id).await.is_ok(),
+                };
+                all &= forgotten;
+            }
+            if last_page {
+                return all;
+            }
         }
     }
 }

@@ -16,16 +16,17 @@ use super::keys::Keys;
 use super::local::Local;
 use super::packing::Packing;
 use super::peers::Peers;
+use super::recover::{self, LeftKeys};
 use super::replica::Replica;
 use super::reports::Reports;
 use super::request_sent::KeyRequests;
-use super::sessions::{self, AttachedKeys, Sessions};
+use super::sessions::{self, AttachedKeys, OwnRows, Sessions};
 use super::shell::KeyShell;
 use super::sweep::Sweep;
+use super::tasks;
 use super::tasks::LastTick;
 use super::time::Time;
 use super::values::Values;
-use super::{recover, tasks};
 use crate::clock::{Clock, Ids};
 use crate::key::machine::KeyLimits;
 use crate::limits::Limits;
@@ -87,7 +88,7 @@ impl Engine {
         }
     }
 
-    /// Starts a replica: announces it, takes over what the last process left where the store is this one's alone, and
+    /// Starts a replica: announces it, keeps the sessions that the last process left where the store is this one's alone, and
     /// begins to watch leases. What went wrong is of the store; nothing is served then.
     pub async fn start(options: EngineOptions) -> Result<Engine, EngineError> {
         let engine = Engine::waiting(
@@ -114,6 +115,16 @@ impl Engine {
             tokio::spawn(start_over(shared, options, replica));
         }
         Ok(())
+    }
+
+    /// Returns once everything is taken over that an earlier process left, where it had the store alone. Calls are served
+    /// before.
+    pub async fn recovered(&self) {
+        if let Ok(replica) = self.current() {
+            let mut recovered = replica.local.recovered.subscribe();
+            // The sender is of this replica.
+            let _ = recovered.wait_for(|recovered| *recovered).await;
+        }
     }
 
     /// Before [`Engine::stop`], while calls are served: hands over the keys in use, then the sessions, as far as `within`
@@ -246,22 +257,21 @@ impl EngineShared {
             tokio::spawn(sweep.run());
             return Ok(replica);
         }
-        let Replica {
-            shell, sessions, ..
-        } = &*replica;
-        let keys = &*options.store.keys;
-        let recovered = recover::recover(shell, sessions, keys, &self.tables);
-        let recovered = recovered.await.inspect_err(|_| {
+        let kept = recover::keep_sessions(&replica.sessions).await;
+        let kept = kept.inspect_err(|_| {
             // Nobody gets this replica, so nobody else can end its tasks.
             replica.local.stop();
         })?;
-        if recovered.keys > 0 || recovered.sessions > 0 {
-            tracing::info!(
-                keys = recovered.keys,
-                sessions = recovered.sessions,
-                "took over what the last process left"
-            );
+        if kept > 0 {
+            tracing::info!(sessions = kept, "took over what the last process left");
         }
+        let left = LeftKeys {
+            shell: shell(),
+            sessions: sessions(),
+            keys: Arc::clone(&options.store.keys),
+            tables: self.tables.clone(),
+        };
+        tokio::spawn(left.run());
         Ok(replica)
     }
 
@@ -304,8 +314,18 @@ impl EngineShared {
 
     fn replica(&self, options: &EngineOptions, membership: Arc<Membership>) -> Replica {
         let limits = &self.limits;
-        let store = &options.store;
         let row = row(options, &membership);
+        let store = &match options.store.cluster {
+            Some(_) => options.store.clone(),
+            None => {
+                let (rows, replica) = (Arc::clone(&options.store.sessions), membership.id());
+                let sessions = Arc::new(OwnRows { rows, replica });
+                Store {
+                    sessions,
+                    ..options.store.clone()
+                }
+            }
+        };
         let local = Arc::new(Local::new(
             membership,
             &options.zone,

@@ -18,7 +18,7 @@ use tracing::field::Empty;
 
 use super::AccessCheck;
 use super::budget::{
-    Arrival, ConnectionInfo, OpenCall, ReceivedBody, Refusal, Reserved, UnsentBody,
+    Arrival, CallInFlight, ConnectionInfo, ReceivedBody, ReservedBytes, UnsentBody, WithoutRoom,
 };
 use super::deadline::Deadline;
 use super::status;
@@ -64,7 +64,7 @@ impl CallLayer {
     /// The turn of a listing: of those of its connection, and then of all.
     async fn listing_turn<'a>(
         &'a self,
-        open: Option<&'a OpenCall>,
+        open: Option<&'a CallInFlight>,
         answer_by: Instant,
     ) -> Result<[Option<SemaphorePermit<'a>>; 2], Status> {
         let turns = async {
@@ -144,7 +144,7 @@ where
             true => Arrival::By(answer_by),
             false => Arrival::Each(self.layer.call_max),
         };
-        let answers = Answers::of(path);
+        let answers = AnswerKind::of(path);
         let (body_of, stopping) = (open.clone(), self.layer.stopping.clone());
         let request = request.map(|body| {
             let body = ReceivedBody::new(body, body_of, arrival, message_bytes_max, stopping);
@@ -204,7 +204,10 @@ where
 }
 
 /// Room for the value that a call is to answer. `None`: nothing is bounded there.
-async fn reserved(open: &OpenCall, answer_by: Instant) -> Result<Option<Reserved>, Status> {
+async fn reserved(
+    open: &CallInFlight,
+    answer_by: Instant,
+) -> Result<Option<ReservedBytes>, Status> {
     let account = open.account();
     if !account.is_bounded() {
         return Ok(None);
@@ -217,16 +220,16 @@ async fn reserved(open: &OpenCall, answer_by: Instant) -> Result<Option<Reserved
 
 /// What the answers of a method are, as far as memory goes.
 #[derive(Clone, Copy)]
-struct Answers {
+struct AnswerKind {
     /// There is to be room for a value before it is read.
     brings_values: bool,
     /// It may go over all that there is.
     is_listing: bool,
-    refusal: Refusal,
+    refusal: WithoutRoom,
 }
 
-impl Answers {
-    fn of(path: &str) -> Answers {
+impl AnswerKind {
+    fn of(path: &str) -> AnswerKind {
         let method = path.rsplit('/').next().unwrap_or_default();
         let is_listing = matches!(
             method,
@@ -239,12 +242,12 @@ impl Answers {
                 | "DescribeKey"
         );
         let (brings_values, refusal) = match method {
-            _ if is_listing => (true, Refusal::NothingDone),
-            "Get" | "CriticalGet" => (true, Refusal::NothingDone),
-            "CreateLockRef" | "AcquireLock" => (false, Refusal::Repeat),
-            _ => (false, Refusal::Never),
+            _ if is_listing => (true, WithoutRoom::NothingDone),
+            "Get" | "CriticalGet" => (true, WithoutRoom::NothingDone),
+            "CreateLockRef" | "AcquireLock" => (false, WithoutRoom::Repeat),
+            _ => (false, WithoutRoom::Never),
         };
-        Answers {
+        AnswerKind {
             brings_values,
             is_listing,
             refusal,

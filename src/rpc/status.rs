@@ -126,6 +126,13 @@ pub fn of_engine(error: &EngineError) -> Status {
                 .quota(what)
                 .retry_after(RETRY_LIMIT)
         }
+        EngineError::ShareUsed { what, share } => {
+            StatusBuilder::new(Code::ResourceExhausted, words, "LIMIT_REACHED")
+                .with("limit", format!("limits.{what}"))
+                .with("share", share)
+                .quota(what)
+                .retry_after(RETRY_LIMIT)
+        }
         // Not worth repeating soon: no RetryInfo.
         EngineError::KeyUsedUp(_) => {
             StatusBuilder::new(Code::ResourceExhausted, words, "KEY_USED_UP")

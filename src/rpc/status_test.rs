@@ -102,6 +102,14 @@ fn every_engine_error_has_its_code_and_reason() {
             "LIMIT_REACHED",
         ),
         (
+            EngineError::ShareUsed {
+                what: "sessions_max",
+                share: 1,
+            },
+            Code::ResourceExhausted,
+            "LIMIT_REACHED",
+        ),
+        (
             EngineError::KeyUsedUp("no more".into()),
             Code::ResourceExhausted,
             "KEY_USED_UP",

@@ -17,7 +17,7 @@ use tonic::transport::server::Connected;
 use crate::access::Origin;
 use crate::clock::{Clock as _, SystemClock};
 use crate::log_throttle::LogThrottle;
-use crate::rpc::budget::{AccountLimits, Accounts, Connection, ConnectionInfo, Who};
+use crate::rpc::budget::{AccountLimits, Accounts, Connection, ConnectionInfo, ShareOf};
 use crate::rpc::stopping::Stopping;
 
 /// What an HTTP/2 client sends first, in bytes. (Pings start only after it.)
@@ -56,7 +56,7 @@ pub(super) fn counted<IO: Connected, E>(
                 Ok(io) => io,
                 Err(error) => return Some(Err(error)),
             };
-            let who = Who::of(origin(&io).as_ref());
+            let who = ShareOf::of(origin(&io).as_ref());
             if let Some(counted) = accounts.admit(who).await {
                 return Some(Ok(Admitted { io, counted }));
             }

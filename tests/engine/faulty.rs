@@ -88,6 +88,7 @@ struct Holds {
     writes: bool,
     reads: bool,
     answers: bool,
+    listings: bool,
 }
 
 /// An embedded store that fails when told to.
@@ -184,6 +185,11 @@ impl FaultyStore {
     /// Reads are done, and their answers held back.
     pub fn hold_answers(&self, hold: bool) {
         self.holds.send_modify(|h| h.answers = hold);
+    }
+
+    /// Listings of keys.
+    pub fn hold_listings(&self, hold: bool) {
+        self.holds.send_modify(|h| h.listings = hold);
     }
 
     async fn until(&self, free: impl FnMut(&Holds) -> bool) {
@@ -298,6 +304,7 @@ impl KeyStore for FaultyStore {
         after: Option<&Key>,
         limit: usize,
     ) -> Result<Vec<Listed>, StoreError> {
+        self.until(|holds| !holds.listings).await;
         self.real()?.list_live(table, prefix, after, limit).await
     }
 

@@ -31,6 +31,7 @@ mod packing;
 mod recorded;
 mod release_put;
 mod replicas;
+mod restarts;
 #[path = "../support/rng.rs"]
 mod rng;
 mod sections;

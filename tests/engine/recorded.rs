@@ -50,6 +50,7 @@ fn refused(error: &EngineError) -> Outcome {
         | EngineError::CallNoNotAbove { .. }
         | EngineError::RequestMismatch { .. }
         | EngineError::Exhausted { .. }
+        | EngineError::ShareUsed { .. }
         | EngineError::ClockOff
         | EngineError::KeyUsedUp(_)
         | EngineError::Elsewhere { .. } => Outcome::Refused(Learned::Nothing),

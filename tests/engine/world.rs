@@ -15,7 +15,7 @@ use fermata::key::KeyState;
 use fermata::limits::Limits;
 use fermata::lock::{Fence, Key, KeyId, LockRef, Mode, SessionId, TableName, Tag};
 use fermata::store::embedded::{EmbeddedOpenError, EmbeddedOptions, EmbeddedStore};
-use fermata::store::{KeyStore as _, Store};
+use fermata::store::{KeyStore as _, SessionRow, SessionStore as _, Store};
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -80,6 +80,7 @@ pub fn call_of(session: SessionId, id: &str) -> CreateCall {
 /// An opening of a session.
 pub fn session_call(id: Uuid, ttl_ms: u32) -> SessionCall {
     SessionCall {
+        share_of: "".into(),
         id: SessionId(id),
         ttl_ms,
         disconnect_grace_ms: 0,
@@ -164,7 +165,7 @@ impl World {
         let history = Recorder::at(Arc::clone(&made.clock));
         let checked = history.checked_at_end(what);
         let directory = tempfile::tempdir().unwrap();
-        Self::on(directory, history, checked, made, |_| ()).await
+        Self::on(directory, history, checked, made, (|_| (), true)).await
     }
 
     async fn on(
@@ -172,7 +173,7 @@ impl World {
         history: Recorder,
         checked: CheckedAtEnd,
         made: Made,
-        before: impl FnOnce(&FaultyStore),
+        (before, recovers): (impl FnOnce(&FaultyStore), bool),
     ) -> World {
         let store = loop {
             match EmbeddedStore::open(EmbeddedOptions::new(directory.path())) {
@@ -186,6 +187,9 @@ impl World {
         };
         before(&store);
         let engine = start(store.handles(), made.clone()).await;
+        if recovers {
+            soon(engine.recovered()).await;
+        }
         World {
             engine: Engine::new(engine, &history, "client"),
             store,
@@ -209,6 +213,19 @@ impl World {
 
     /// The same, with faults that are there before it starts.
     pub async fn restart_on(self, limits: Limits, before: impl FnOnce(&FaultyStore)) -> World {
+        self.killed_and_started(limits, (before, true)).await
+    }
+
+    /// The same, which is not waited for to take over what nobody asked for.
+    pub async fn restart_at_once(self, limits: Limits, before: impl FnOnce(&FaultyStore)) -> World {
+        self.killed_and_started(limits, (before, false)).await
+    }
+
+    async fn killed_and_started(
+        self,
+        limits: Limits,
+        started: (impl FnOnce(&FaultyStore), bool),
+    ) -> World {
         self.store.cut();
         // It is down already; this only ends its tasks.
         self.engine.stop();
@@ -222,7 +239,7 @@ impl World {
         } = self;
         drop((engine, store));
         let made = Made { limits, ..made };
-        Self::on(directory, history, checked, made, before).await
+        Self::on(directory, history, checked, made, started).await
     }
 
     pub async fn create(&self, id: &str) -> CreatedLockRef {
@@ -299,6 +316,11 @@ impl World {
     pub async fn state(&self, id: &str) -> KeyState {
         let state = self.store.real().unwrap().load(&key(id)).await.unwrap();
         state.unwrap_or_default()
+    }
+
+    /// The row of a session, as the store has it.
+    pub async fn session_row(&self, id: SessionId) -> Option<SessionRow> {
+        self.store.real().unwrap().load_session(id).await.unwrap()
     }
 
     pub async fn open_session(&self, ttl_ms: u32) -> SessionId {

@@ -18,6 +18,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("access", &["lock"]),
     ("clock", &[]),
     ("log_throttle", &[]),
+    ("shares", &[]),
     ("store", &["key", "lock"]),
     ("store::embedded", &["store", "store::ends", "key", "lock"]),
     (
@@ -43,6 +44,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "log_throttle",
             "membership",
             "session",
+            "shares",
             "store",
         ],
     ),
@@ -56,6 +58,8 @@ const ROOMS: &[(&str, &[&str])] = &[
             "key",
             "lock",
             "limits",
+            "log_throttle",
+            "shares",
             "fermata_proto",
             "fermata_tls",
             "store::ReplicaRow",
@@ -78,6 +82,8 @@ const ROOMS: &[(&str, &[&str])] = &[
         "server",
         &[
             "access",
+            "clock",
+            "log_throttle",
             "clock",
             "rpc",
             "engine",

@@ -41,6 +41,11 @@ impl Sessions {
         if !self.table.remove_if_done(session) {
             return;
         }
+        // An entry of a key that was not taken over yet may live by it, and must not live by another one of that name: the row
+        // stays until all are.
+        if !*self.local.recovered.borrow() {
+            return;
+        }
         let rows = Arc::clone(&self.rows);
         tokio::spawn(async move {
             // A row that stays is closed, and is forgotten by a sweep or at the next start.

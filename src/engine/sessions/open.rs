@@ -17,12 +17,16 @@ const TRIES_MAX: u32 = 8;
 pub(in super::super) async fn open(
     sessions: Arc<Sessions>,
     row: SessionRow,
+    share_of: Arc<str>,
 ) -> Result<Renewed, EngineError> {
     let table = &sessions.table;
     let session = row.id;
     let mut reserved = match table.is_kept(session) {
         true => None,
-        false => Some(table.reserve().ok_or_else(|| too_many(&sessions))?),
+        false => {
+            let reserved = table.reserve(&share_of);
+            Some(reserved.map_err(|no_share| too_many(&sessions, no_share))?)
+        }
     };
     let mut tries = 0;
     let mut may_be_written = false;

@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use crate::engine::api::{EngineError, Renewed};
 use crate::lock::{KeyId, ReplicaId, Seq, SessionId};
 use crate::session::{Lease, Observed};
+use crate::shares::{self, NoShare};
 
 /// How long a session of which nothing is known, and that nothing lives by, is remembered to have been asked for.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
@@ -118,6 +119,8 @@ struct Known {
     /// Calls open here that keep it alive, wherever it is kept.
     open_calls: u32,
     wanted_until: Duration,
+    /// Whose share it is of, while it is kept here.
+    share_of: Arc<str>,
     /// Notified when the last entry is gone.
     emptied: Arc<Notify>,
 }
@@ -137,6 +140,7 @@ impl Known {
             creating: 0,
             open_calls: 0,
             wanted_until: now.saturating_add(REMEMBERED_FOR),
+            share_of: Arc::from(""),
             emptied: Arc::default(),
         }
     }
@@ -172,6 +176,8 @@ struct KnownSessions {
     sessions: HashMap<SessionId, Known>,
     alarms: BTreeMap<(Observed, SessionId), ()>,
     kept: usize,
+    /// How many of them, and of those that may be kept soon, are of whom; of nobody in particular they are not counted.
+    shares: HashMap<Arc<str>, usize>,
     /// Those that may be kept here soon.
     reserved: usize,
     /// Those of which it is being looked up whether they were opened.
@@ -208,21 +214,30 @@ impl SessionTable {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps room for one more session; `None` if there is none.
-    pub fn reserve(&self) -> Option<Reservation<'_>> {
+    /// Keeps room for one more session of whom this names, where it names one.
+    pub fn reserve(&self, share_of: &Arc<str>) -> Result<Reservation<'_>, NoShare> {
         let mut inner = self.inner();
-        if inner.kept.saturating_add(inner.reserved) >= self.sessions_max {
-            return None;
-        }
+        let all = inner.kept.saturating_add(inner.reserved);
+        let have = inner.shares.get(share_of).copied().unwrap_or(0);
+        shares::admit(all, have, self.sessions_max)?;
         inner.reserved += 1;
+        if !share_of.is_empty() {
+            *inner.shares.entry(Arc::clone(share_of)).or_default() += 1;
+        }
         drop(inner);
-        Some(Reservation(self))
+        Ok(Reservation {
+            table: self,
+            share_of: Arc::clone(share_of),
+        })
     }
 
     /// The same, for one that is this replica's by its row: above the limit, if need be, for nobody else can keep it.
     pub fn reserve_own(&self) -> Reservation<'_> {
         self.inner().reserved += 1;
-        Reservation(self)
+        Reservation {
+            table: self,
+            share_of: Arc::from(""),
+        }
     }
 
     /// The one that looks up whether a session was opened; `None` where somebody does already, or too many are looked up.
@@ -241,6 +256,11 @@ impl SessionTable {
             table: self,
             session,
         })
+    }
+
+    /// Whether anything is known of a session.
+    pub fn knows(&self, session: SessionId) -> bool {
+        self.inner().sessions.contains_key(&session)
     }
 
     /// How many are kept here.
@@ -383,12 +403,16 @@ impl SessionTable {
 }
 
 /// Room for one more session.
-pub struct Reservation<'a>(&'a SessionTable);
+pub struct Reservation<'a> {
+    table: &'a SessionTable,
+    share_of: Arc<str>,
+}
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        let mut inner = self.0.inner();
+        let mut inner = self.table.inner();
         inner.reserved = inner.reserved.saturating_sub(1);
+        inner.give_back(&self.share_of);
     }
 }
 
@@ -462,6 +486,16 @@ impl KnownSessions {
         }
     }
 
+    /// One less of whom this names.
+    fn give_back(&mut self, share_of: &Arc<str>) {
+        if let Some(count) = self.shares.get_mut(share_of) {
+            *count -= 1;
+            if *count == 0 {
+                self.shares.remove(share_of);
+            }
+        }
+    }
+
     fn forget(&mut self, session: SessionId) {
         let Some(known) = self.sessions.remove(&session) else {
             return;
@@ -471,6 +505,7 @@ impl KnownSessions {
             self.alarms.remove(&(alarm, session));
             self.kept -= 1;
         }
+        self.give_back(&known.share_of);
         if self.sessions.capacity() > 64 && self.sessions.len() < self.sessions.capacity() / 8 {
             self.sessions.shrink_to_fit();
         }

@@ -9,6 +9,7 @@ use super::registry::Sessions;
 use crate::engine::api::EngineError;
 use crate::engine::peers::Presence;
 use crate::lock::{ReplicaId, SessionId};
+use crate::shares::{self, NoShare};
 use crate::store::{HandOverRequest, HandOverSubject, SessionRow, SessionSwap};
 
 /// How long a session that was asked for through the store is waited for.
@@ -20,10 +21,17 @@ const SETTLES_WITHIN: Duration = Duration::from_secs(1);
 /// The longest back-off between its looks.
 const BACK_OFF_MAX: u32 = 3;
 
-pub(super) fn too_many(sessions: &Sessions) -> EngineError {
-    EngineError::Exhausted {
-        what: "sessions_max",
-        limit: sessions.table.sessions_max() as u64,
+pub(super) fn too_many(sessions: &Sessions, no_share: NoShare) -> EngineError {
+    let limit = sessions.table.sessions_max();
+    match no_share {
+        NoShare::Full => EngineError::Exhausted {
+            what: "sessions_max",
+            limit: limit as u64,
+        },
+        NoShare::ShareUsed => EngineError::ShareUsed {
+            what: "sessions_max",
+            share: shares::share(limit) as u64,
+        },
     }
 }
 
@@ -62,7 +70,10 @@ pub(in super::super) async fn take_row(
     let reserved = match row.replica == sessions.local.id {
         true => table.reserve_own(),
         // Another replica may have room for it.
-        false => table.reserve().ok_or_else(|| too_many(sessions))?,
+        false => {
+            let reserved = table.reserve(&Arc::from(""));
+            reserved.map_err(|no_share| too_many(sessions, no_share))?
+        }
     };
     let expected = row.epoch;
     let row = SessionRow {

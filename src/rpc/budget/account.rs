@@ -7,17 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
-use super::accounts::Shared;
+use super::accounts::AllAccounts;
 use super::unsent::Unsent;
-use super::{SMALL_BYTES, Who, wide};
+use super::{SMALL_BYTES, ShareOf, wide};
 
 /// What a value that is to be read is taken for before any came.
 const VALUE_BYTES: u64 = 256 * 1024;
 
 /// What a connection holds: messages that come in, until they are answered, and answers, until they were sent.
 pub struct Account {
-    shared: Arc<Shared>,
-    who: Who,
+    shared: Arc<AllAccounts>,
+    who: ShareOf,
     /// What it holds.
     bytes: AtomicU64,
     /// What it is about to hold: what is reserved for values that are being read.
@@ -44,7 +44,7 @@ struct Use {
 }
 
 impl Account {
-    pub(super) fn new(shared: Arc<Shared>, who: Who) -> Account {
+    pub(super) fn new(shared: Arc<AllAccounts>, who: ShareOf) -> Account {
         Account {
             who,
             bytes: AtomicU64::new(0),
@@ -66,7 +66,7 @@ impl Account {
         }
     }
 
-    pub(super) fn who(&self) -> Who {
+    pub(super) fn who(&self) -> ShareOf {
         self.who
     }
 
@@ -116,7 +116,7 @@ impl Account {
     pub fn try_charge_for(
         self: &Arc<Self>,
         bytes: u64,
-        reserved: Option<Reserved>,
+        reserved: Option<ReservedBytes>,
     ) -> Option<Charge> {
         let has = reserved.as_ref().map_or(0, |reserved| reserved.bytes);
         // What was reserved is kept until then: nobody else is to get it.
@@ -131,12 +131,12 @@ impl Account {
     }
 
     /// Reserves room for a value that is to be read, once there is: as much as those had that came lately.
-    pub async fn reserve_value(self: Arc<Self>) -> Reserved {
+    pub async fn reserve_value(self: Arc<Self>) -> ReservedBytes {
         let estimate = || self.value_bytes.load(Ordering::Relaxed);
         self.until(|| self.fits(estimate())).await;
         let bytes = estimate();
         self.reserved.fetch_add(bytes, Ordering::Relaxed);
-        Reserved {
+        ReservedBytes {
             account: self,
             bytes,
         }
@@ -172,11 +172,11 @@ impl Account {
     }
 
     /// Somebody does not read on until there is room.
-    fn wait(self: &Arc<Self>) -> Waiting {
+    fn wait(self: &Arc<Self>) -> WaitingForRoom {
         if self.waiting.fetch_add(1, Ordering::Relaxed) == 0 {
             self.shared.add(self.shared.limits.window_bytes);
         }
-        Waiting(Arc::clone(self))
+        WaitingForRoom(Arc::clone(self))
     }
 
     fn give_back(&self, bytes: u64) {
@@ -220,12 +220,12 @@ impl Account {
     }
 
     /// A call began.
-    pub fn begin(self: &Arc<Self>) -> Arc<OpenCall> {
+    pub fn begin(self: &Arc<Self>) -> Arc<CallInFlight> {
         let mut used = self.used();
         used.calls += 1;
         used.has_called = true;
         drop(used);
-        Arc::new(OpenCall {
+        Arc::new(CallInFlight {
             account: Arc::clone(self),
             received: Mutex::new(None),
         })
@@ -310,12 +310,12 @@ impl Drop for Charge {
 
 /// Room for a value that is being read, until this is dropped. Of all connections together nothing is reserved: what is
 /// estimated must not cost anybody a connection.
-pub struct Reserved {
+pub struct ReservedBytes {
     account: Arc<Account>,
     bytes: u64,
 }
 
-impl Drop for Reserved {
+impl Drop for ReservedBytes {
     fn drop(&mut self) {
         self.account
             .reserved
@@ -325,9 +325,9 @@ impl Drop for Reserved {
 }
 
 /// Somebody waits for room.
-struct Waiting(Arc<Account>);
+struct WaitingForRoom(Arc<Account>);
 
-impl Drop for Waiting {
+impl Drop for WaitingForRoom {
     fn drop(&mut self) {
         if self.0.waiting.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.0.shared.give_back(self.0.shared.limits.window_bytes);
@@ -336,13 +336,13 @@ impl Drop for Waiting {
 }
 
 /// A call, until its answer was handed over.
-pub struct OpenCall {
+pub struct CallInFlight {
     account: Arc<Account>,
     /// Its message.
     received: Mutex<Option<Charge>>,
 }
 
-impl OpenCall {
+impl CallInFlight {
     /// Of the connection that it came on.
     pub fn account(&self) -> &Arc<Account> {
         &self.account
@@ -361,7 +361,7 @@ impl OpenCall {
     }
 }
 
-impl Drop for OpenCall {
+impl Drop for CallInFlight {
     fn drop(&mut self) {
         let mut used = self.account.used();
         used.calls -= 1;

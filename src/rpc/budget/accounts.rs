@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Account, Who};
+use super::{Account, ShareOf};
 use crate::clock::{Clock as _, SystemClock};
 use crate::log_throttle::LogThrottle;
 use crate::shares;
@@ -41,10 +41,10 @@ pub struct AccountLimits {
 
 /// The open connections. Cheap to clone.
 #[derive(Clone)]
-pub struct Accounts(Arc<Shared>);
+pub struct Accounts(Arc<AllAccounts>);
 
 /// What the accounts have in common.
-pub(super) struct Shared {
+pub(super) struct AllAccounts {
     pub limits: AccountLimits,
     bytes: AtomicU64,
     open: Mutex<Open>,
@@ -56,7 +56,7 @@ pub(super) struct Shared {
 #[derive(Default)]
 struct Open {
     accounts: BTreeMap<u64, Arc<Account>>,
-    of: HashMap<Who, usize>,
+    of: HashMap<ShareOf, usize>,
     opened: u64,
 }
 
@@ -64,7 +64,7 @@ struct Open {
 pub struct Connection {
     account: Arc<Account>,
     number: u64,
-    shared: Arc<Shared>,
+    shared: Arc<AllAccounts>,
 }
 
 /// What the connections hold.
@@ -79,7 +79,7 @@ pub struct Held {
 impl Accounts {
     /// None yet.
     pub fn new(limits: AccountLimits) -> Accounts {
-        Accounts(Arc::new(Shared {
+        Accounts(Arc::new(AllAccounts {
             limits,
             bytes: AtomicU64::new(0),
             open: Mutex::default(),
@@ -98,7 +98,7 @@ impl Accounts {
 
     /// One more connection. Where there is no room for it, the one that was idle for longest of whoever has most makes room;
     /// `None` where none is idle.
-    pub async fn admit(&self, who: Who) -> Option<Connection> {
+    pub async fn admit(&self, who: ShareOf) -> Option<Connection> {
         let by = Instant::now() + CUT_WITHIN;
         loop {
             let mut gone = std::pin::pin!(self.0.gone.notified());
@@ -112,7 +112,7 @@ impl Accounts {
         }
     }
 
-    fn try_admit(&self, who: Who) -> Option<Connection> {
+    fn try_admit(&self, who: ShareOf) -> Option<Connection> {
         let mut open = self.0.open();
         let have = open.of.get(&who).copied().unwrap_or(0);
         shares::admit(open.accounts.len(), have, self.0.limits.connections_max).ok()?;
@@ -140,7 +140,7 @@ impl Accounts {
     }
 }
 
-impl Shared {
+impl AllAccounts {
     fn open(&self) -> std::sync::MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -169,7 +169,7 @@ impl Shared {
     fn cut_largest(&self) {
         let open = self.open();
         let left = open.accounts.values().filter(|account| !account.is_cut());
-        let mut of: HashMap<Who, u64> = HashMap::new();
+        let mut of: HashMap<ShareOf, u64> = HashMap::new();
         for account in left.clone() {
             *of.entry(account.who()).or_default() += account.held();
         }
@@ -188,7 +188,7 @@ impl Shared {
 
     /// Cuts a connection that is idle, for one of `newcomer`: the first one to go is of whoever has most. False: none is
     /// idle, nor on its way to be gone.
-    fn cut_idle(&self, newcomer: Who, now: Instant) -> bool {
+    fn cut_idle(&self, newcomer: ShareOf, now: Instant) -> bool {
         let open = self.open();
         let max = self.limits.connections_max;
         let is_full = open.accounts.len() >= max;

@@ -6,15 +6,15 @@
 mod account;
 mod accounts;
 mod received_body;
+mod share_of;
 mod unsent;
 mod unsent_body;
-mod who;
 
-pub use account::{Account, Charge, OpenCall, Reserved};
+pub use account::{Account, CallInFlight, Charge, ReservedBytes};
 pub use accounts::{AccountLimits, Accounts, Connection, Held};
 pub use received_body::{Arrival, ReceivedBody};
-pub use unsent_body::{Refusal, UnsentBody};
-pub use who::{ConnectionInfo, Who};
+pub use share_of::{ConnectionInfo, ShareOf};
+pub use unsent_body::{UnsentBody, WithoutRoom};
 
 /// Answers and messages of up to so many bytes are never refused, and never wait: what keeps locks alive is among them.
 const SMALL_BYTES: usize = 16 * 1024;

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use tonic::body::Body;
 
-use super::{COUNTED_BYTES, Charge, OpenCall, SMALL_BYTES, wide};
+use super::{COUNTED_BYTES, CallInFlight, Charge, SMALL_BYTES, wide};
 use crate::rpc::status;
 use crate::rpc::stopping::Stopping;
 
@@ -40,14 +40,20 @@ pub struct ReceivedBody {
     /// Longer ones are refused where they are decoded: no room is made for them.
     message_bytes_max: usize,
     /// `None`: nothing is counted.
-    call: Option<Arc<OpenCall>>,
+    call: Option<Arc<CallInFlight>>,
     scan: Scan,
     /// What the message that is coming in holds.
     charge: Option<Charge>,
     /// What came, and waits until there is room for its message.
-    held_up: Option<(Bytes, Pin<Box<dyn Future<Output = Charge> + Send>>)>,
+    held_up: Option<HeldUp>,
     /// Made when there is something to wait for: most messages are there at once.
     late: Option<Pin<Box<dyn Future<Output = Late> + Send>>>,
+}
+
+/// What came of a message for which there is no room yet.
+struct HeldUp {
+    data: Bytes,
+    room: Pin<Box<dyn Future<Output = Charge> + Send>>,
 }
 
 enum Late {
@@ -59,7 +65,7 @@ impl ReceivedBody {
     /// Of a call.
     pub fn new(
         inner: Body,
-        call: Option<Arc<OpenCall>>,
+        call: Option<Arc<CallInFlight>>,
         arrival: Arrival,
         message_bytes_max: usize,
         stopping: Stopping,
@@ -78,7 +84,7 @@ impl ReceivedBody {
     }
 
     /// What came may be decoded.
-    fn pass(&mut self, data: Bytes) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    fn pass(&mut self, data: Bytes) -> Frame<Bytes> {
         if self.scan.is_between() {
             // A message was completed.
             self.late = None;
@@ -87,10 +93,11 @@ impl ReceivedBody {
                 (charge, _, _) => drop(charge),
             }
         }
-        Poll::Ready(Some(Ok(Frame::data(data))))
+        Frame::data(data)
     }
 
-    fn came(&mut self, data: Bytes) -> Option<Poll<Option<Result<Frame<Bytes>, Status>>>> {
+    /// What may be decoded of what came; `None`: it waits for room.
+    fn came(&mut self, data: Bytes) -> Option<Frame<Bytes>> {
         let completed = self.scan.advance(&data);
         if completed {
             self.late = None;
@@ -113,21 +120,13 @@ impl ReceivedBody {
         }
         let account = call.account();
         let bytes = wide(announced);
-        let charge = match announced <= SMALL_BYTES {
-            true => Some(account.charge(bytes)),
-            false => None,
-        };
-        match charge {
-            Some(charge) => {
-                self.charge = Some(charge);
-                Some(self.pass(data))
-            }
-            None => {
-                let room = Arc::clone(account).when_room(bytes);
-                self.held_up = Some((data, Box::pin(room)));
-                None
-            }
+        if announced <= SMALL_BYTES {
+            self.charge = Some(account.charge(bytes));
+            return Some(self.pass(data));
         }
+        let room = Box::pin(Arc::clone(account).when_room(bytes));
+        self.held_up = Some(HeldUp { data, room });
+        None
     }
 
     /// The status of a message that is not there in time.
@@ -169,14 +168,14 @@ impl http_body::Body for ReceivedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.get_mut();
         loop {
-            if let Some((data, room)) = &mut this.held_up {
-                let Poll::Ready(charge) = room.as_mut().poll(cx) else {
+            if let Some(held_up) = &mut this.held_up {
+                let Poll::Ready(charge) = held_up.room.as_mut().poll(cx) else {
                     return this.poll_late(cx).map(|status| Some(Err(status)));
                 };
-                let data = std::mem::take(data);
+                let data = std::mem::take(&mut held_up.data);
                 this.held_up = None;
                 this.charge = Some(charge);
-                return this.pass(data);
+                return Poll::Ready(Some(Ok(this.pass(data))));
             }
             let frame = match Pin::new(&mut this.inner).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => frame,
@@ -188,7 +187,7 @@ impl http_body::Body for ReceivedBody {
                 Err(frame) => return Poll::Ready(Some(Ok(frame))),
             };
             if let Some(passed) = this.came(data) {
-                return passed;
+                return Poll::Ready(Some(Ok(passed)));
             }
         }
     }

@@ -29,7 +29,7 @@ struct State {
 }
 
 /// What comes next of it.
-pub(super) enum Next {
+pub(super) enum NextSlice {
     Slice(Bytes),
     /// All was handed over.
     Done,
@@ -55,19 +55,19 @@ impl Unsent {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn next(self: &Arc<Self>) -> Next {
+    pub fn next(self: &Arc<Self>) -> NextSlice {
         let mut state = self.state();
         if state.is_ended {
-            return Next::Ended;
+            return NextSlice::Ended;
         }
         if state.left.is_empty() {
-            return Next::Done;
+            return NextSlice::Done;
         }
         state.since = Instant::now();
         let length = state.left.len().min(SLICE_BYTES);
         let bytes = state.left.split_to(length);
         let of = Arc::clone(self);
-        Next::Slice(Bytes::from_owner(Slice { bytes, of }))
+        NextSlice::Slice(Bytes::from_owner(Slice { bytes, of }))
     }
 
     /// Whether none of it was taken for so long: then what is left is taken away.

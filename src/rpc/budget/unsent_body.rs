@@ -13,13 +13,13 @@ use http_body::{Frame, SizeHint};
 use tonic::Status;
 use tonic::body::Body;
 
-use super::unsent::{Next, Unsent};
-use super::{COUNTED_BYTES, Charge, OpenCall, Reserved, SMALL_BYTES, wide};
+use super::unsent::{NextSlice, Unsent};
+use super::{COUNTED_BYTES, CallInFlight, Charge, ReservedBytes, SMALL_BYTES, wide};
 use crate::rpc::status;
 
 /// What becomes of an answer where there is no room for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
+pub enum WithoutRoom {
     /// It is sent all the same: one of a stream, which makes its own room.
     Never,
     /// It is refused: nothing was done.
@@ -28,11 +28,11 @@ pub enum Refusal {
     Repeat,
 }
 
-impl Refusal {
+impl WithoutRoom {
     fn status(self) -> Status {
         match self {
-            Refusal::Repeat => status::answer_lost(),
-            Refusal::NothingDone | Refusal::Never => status::no_room(),
+            WithoutRoom::Repeat => status::answer_lost(),
+            WithoutRoom::NothingDone | WithoutRoom::Never => status::no_room(),
         }
     }
 }
@@ -40,10 +40,10 @@ impl Refusal {
 /// See the module.
 pub struct UnsentBody {
     inner: Body,
-    call: Arc<OpenCall>,
-    refusal: Refusal,
+    call: Arc<CallInFlight>,
+    refusal: WithoutRoom,
     /// Counted before there was an answer.
-    reserved: Option<Reserved>,
+    reserved: Option<ReservedBytes>,
     unsent: Option<Arc<Unsent>>,
     /// Nothing comes after that.
     is_refused: bool,
@@ -53,9 +53,9 @@ impl UnsentBody {
     /// Of a call; `reserved` is what was counted for its answer before there was one.
     pub fn new(
         inner: Body,
-        call: Arc<OpenCall>,
-        refusal: Refusal,
-        reserved: Option<Reserved>,
+        call: Arc<CallInFlight>,
+        refusal: WithoutRoom,
+        reserved: Option<ReservedBytes>,
     ) -> UnsentBody {
         UnsentBody {
             inner,
@@ -76,10 +76,10 @@ impl UnsentBody {
         }
         let bytes_held = wide(bytes);
         match self.refusal {
-            Refusal::NothingDone | Refusal::Repeat if bytes > SMALL_BYTES => {
+            WithoutRoom::NothingDone | WithoutRoom::Repeat if bytes > SMALL_BYTES => {
                 account.try_charge_for(bytes_held, reserved)
             }
-            Refusal::NothingDone | Refusal::Repeat | Refusal::Never => {
+            WithoutRoom::NothingDone | WithoutRoom::Repeat | WithoutRoom::Never => {
                 Some(account.charge(bytes_held))
             }
         }
@@ -100,9 +100,9 @@ impl http_body::Body for UnsentBody {
         }
         if let Some(unsent) = &this.unsent {
             match unsent.next() {
-                Next::Slice(slice) => return Poll::Ready(Some(Ok(Frame::data(slice)))),
-                Next::Ended => return Poll::Ready(Some(Err(status::untaken()))),
-                Next::Done => this.unsent = None,
+                NextSlice::Slice(slice) => return Poll::Ready(Some(Ok(Frame::data(slice)))),
+                NextSlice::Ended => return Poll::Ready(Some(Err(status::untaken()))),
+                NextSlice::Done => this.unsent = None,
             }
         }
         let frame = match ready!(Pin::new(&mut this.inner).poll_frame(cx)) {
@@ -131,8 +131,8 @@ impl http_body::Body for UnsentBody {
         let first = unsent.next();
         this.unsent = Some(unsent);
         Poll::Ready(Some(match first {
-            Next::Slice(slice) => Ok(Frame::data(slice)),
-            Next::Done | Next::Ended => Err(status::untaken()),
+            NextSlice::Slice(slice) => Ok(Frame::data(slice)),
+            NextSlice::Done | NextSlice::Ended => Err(status::untaken()),
         }))
     }
 

@@ -41,6 +41,7 @@ impl UnaryCall for OpenSession {
             disconnect_grace_ms: parse::disconnect_grace_ms(grace, ttl_ms, limits)?,
             owner: parse::owner(ask.owner.clone(), limits)?,
             identity: context.identity().to_owned(),
+            share_of: context.login.share_of(),
         };
         ask.request_id = request_id.to_string();
         Ok(OpenSession { ask, secret, call })
@@ -239,6 +240,7 @@ fn how_ended(error: &EngineError) -> Option<EndReason> {
         | EngineError::CallNoNotAbove { .. }
         | EngineError::RequestMismatch { .. }
         | EngineError::Exhausted { .. }
+        | EngineError::ShareUsed { .. }
         | EngineError::KeyUsedUp(_)
         | EngineError::Unavailable(_)
         | EngineError::ClockOff

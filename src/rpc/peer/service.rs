@@ -229,6 +229,7 @@ fn not_here(error: &EngineError) -> Option<NotHere> {
         | EngineError::CallNoNotAbove { .. }
         | EngineError::RequestMismatch { .. }
         | EngineError::Exhausted { .. }
+        | EngineError::ShareUsed { .. }
         | EngineError::KeyUsedUp(_)
         | EngineError::WriteUnknown(_)
         | EngineError::ClockOff

@@ -1,6 +1,7 @@
 //! The sessions that another replica keeps: who does, and what that said of them.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Keeper, Known, KnownSessions, REMEMBERED_FOR, SessionRole, SessionTable};
@@ -248,6 +249,8 @@ impl KnownSessions {
             self.alarms.remove(&(*alarm, row.id));
             self.kept -= 1;
             known.role = Known::elsewhere(boot).role;
+            let share_of = std::mem::replace(&mut known.share_of, Arc::from(""));
+            self.give_back(&share_of);
         }
         self.read(row, boot);
         if let Some(known) = self.sessions.get_mut(&row.id) {

@@ -1,5 +1,6 @@
 //! The sessions that this replica keeps, with their leases. Each has one alarm; a renewal does not move it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
@@ -14,7 +15,7 @@ use crate::store::SessionRow;
 impl SessionTable {
     /// This replica keeps a session from here on, with a full TTL; what lives by it stays. False if it has gone to another
     /// keeper since that row was written, or has ended. The room that was reserved for it is given up at the end of this call.
-    pub fn keep(&self, row: &SessionRow, now: Observed, _reserved: Reservation<'_>) -> bool {
+    pub fn keep(&self, row: &SessionRow, now: Observed, mut reserved: Reservation<'_>) -> bool {
         let mut inner = self.inner();
         let id = row.id;
         let KnownSessions {
@@ -41,6 +42,7 @@ impl SessionTable {
         alarms.insert((alarm, id), ());
         *kept += 1;
         known.epoch = row.epoch;
+        known.share_of = std::mem::replace(&mut reserved.share_of, Arc::from(""));
         known.role = SessionRole::Kept {
             lease,
             alarm,

@@ -48,8 +48,8 @@ fn table() -> SessionTable {
 }
 
 fn keep(table: &SessionTable, row: SessionRow, now: Observed) -> bool {
-    let reserved = table.reserve();
-    reserved.is_some_and(|reserved| table.keep(&row, now, reserved))
+    let reserved = table.reserve(&Arc::from(""));
+    reserved.is_ok_and(|reserved| table.keep(&row, now, reserved))
 }
 
 fn renewed(valid_for: Duration) -> Renewed {
@@ -142,11 +142,12 @@ fn a_session_that_went_on_to_another_keeper_is_not_kept_by_a_row_before() {
 #[test]
 fn room_is_one_sessions_until_it_is_kept_or_given_up() {
     let table = SessionTable::new(1, 1);
-    let reserved = table.reserve().unwrap();
-    assert!(table.reserve().is_none());
+    let nobody = Arc::from("");
+    let reserved = table.reserve(&nobody).unwrap();
+    assert!(table.reserve(&nobody).is_err());
     drop(reserved);
     assert!(keep(&table, row(1, 1), at(0)));
-    assert!(table.reserve().is_none());
+    assert!(table.reserve(&nobody).is_err());
     // One that nobody else can keep.
     let own = SessionRow {
         id: SessionId(Uuid::from_u128(8)),
@@ -154,6 +155,38 @@ fn room_is_one_sessions_until_it_is_kept_or_given_up() {
     };
     assert!(table.keep(&own, at(0), table.reserve_own()));
     assert_eq!(table.count(), 2);
+}
+
+#[test]
+fn one_alone_cannot_have_the_last_tenth_of_sessions() {
+    let table = SessionTable::new(100, 1);
+    let [one, other] = ["one", "other"].map(Arc::<str>::from);
+    let of = |number: u128| SessionRow {
+        id: SessionId(Uuid::from_u128(1_000 + number)),
+        ..row(1, 1)
+    };
+    for number in 0..90 {
+        let reserved = table.reserve(&one).unwrap();
+        assert!(table.keep(&of(number), at(0), reserved));
+    }
+    assert_eq!(table.reserve(&one).err(), Some(NoShare::ShareUsed));
+    let reserved = table.reserve(&other).unwrap();
+    assert_eq!(table.reserve(&other).err(), Some(NoShare::ShareUsed));
+    drop(reserved);
+    let reserved = table.reserve(&other).unwrap();
+    assert!(table.keep(&of(90), at(0), reserved));
+    // Those of nobody in particular may have what there is.
+    assert!(table.reserve(&Arc::from("")).is_ok());
+    // What another replica took does not count any more.
+    for number in 0..2 {
+        let taken = SessionRow {
+            epoch: 2,
+            replica: row(2, 2).replica,
+            ..of(number)
+        };
+        table.moved(&taken, s(1));
+    }
+    assert!(table.reserve(&one).is_ok());
 }
 
 #[test]
