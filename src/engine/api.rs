@@ -77,6 +77,8 @@ pub struct CreateCall {
     pub identity: String,
     /// Also read the value if the entry holds the key at once.
     pub read_value: bool,
+    /// How long it waited to be begun.
+    pub waited: Duration,
 }
 
 /// The status of a lockRef.
@@ -173,6 +175,8 @@ pub struct SessionCall {
     pub identity: String,
     /// Whose share of the sessions it is of: who asks, or from where. Empty: nobody's.
     pub share_of: Arc<str>,
+    /// How long it waited to be begun.
+    pub waited: Duration,
 }
 
 /// The answer to OpenSession and RenewSession.
@@ -361,6 +365,14 @@ pub enum EngineError {
         /// What each client may have of the last tenth.
         share: u64,
     },
+    /// More is asked for than this replica and its store can do; nothing was done. Repeat later.
+    #[error(
+        "overloaded: more is asked for than this replica and its store can do in time; nothing was done"
+    )]
+    Overloaded {
+        /// When to come again, at the soonest.
+        again_after: Duration,
+    },
     /// The key cannot give out another fencing token or number.
     #[error("{0}")]
     KeyUsedUp(String),
@@ -464,6 +476,7 @@ impl EngineError {
             | EngineError::RequestMismatch { .. }
             | EngineError::Exhausted { .. }
             | EngineError::ShareUsed { .. }
+            | EngineError::Overloaded { .. }
             | EngineError::KeyUsedUp(_)
             | EngineError::Unavailable(_)
             | EngineError::ClockOff

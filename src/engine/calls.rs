@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::admission::{Admission, BegunCall, TooMuch};
 use super::api::*;
 use super::current::EngineShared;
 use super::replica::Replica;
@@ -147,6 +148,16 @@ impl Engine {
         })
     }
 
+    /// Begins a call that waited for so long to be, unless there is too much in flight.
+    fn admitted<'a>(
+        admission: &'a Admission,
+        replica: &'a Replica,
+        waited: Duration,
+    ) -> Result<BegunCall<'a>, EngineError> {
+        let begun = admission.begin(&*replica.local.clock, waited);
+        begun.map_err(|TooMuch { again_after }| EngineError::Overloaded { again_after })
+    }
+
     /// Adds an entry to the queue of a key.
     pub async fn create(&self, call: CreateCall) -> Result<CreatedLockRef, EngineError> {
         let replica = self.current()?;
@@ -180,10 +191,20 @@ impl Engine {
             created_at_ms: replica.local.clock.wall_ms(),
         });
         let read_value = call.read_value;
+        let admitted = match Self::admitted(&self.shared.begins, &replica, call.waited) {
+            Ok(admitted) => Some(admitted),
+            // A repeated call makes no new entry (I5).
+            Err(_) if replica.shell.has_made(&id, call.tag) => None,
+            Err(overloaded) => return Err(overloaded),
+        };
         let answer = replica
             .shell
             .asked(&id, Call::Create { entry, read_value })
-            .await?;
+            .await;
+        if let Some(admitted) = admitted {
+            admitted.answered();
+        }
+        let answer = answer?;
         let held = replica.shell.held_answer(&id, &answer);
         let (entry, status, existed, lease) = match answer {
             Answer::Held {
@@ -361,12 +382,15 @@ impl Engine {
             owner: call.owner,
             created_at_ms: replica.local.clock.wall_ms(),
         };
+        let admitted = Self::admitted(&self.shared.begins, &replica, call.waited)?;
         let renewed = tokio::spawn(sessions::open(
             Arc::clone(&replica.sessions),
             row,
             call.share_of,
         ));
-        let renewed = renewed.await.map_err(|_| lost_task())??;
+        let renewed = renewed.await;
+        admitted.answered();
+        let renewed = renewed.map_err(|_| lost_task())??;
         replica.local.sure()?;
         Ok(renewed)
     }
@@ -452,11 +476,14 @@ impl Engine {
         }
     }
 
-    /// Reads without a lock.
-    pub async fn read(&self, id: &KeyId) -> Result<Value, EngineError> {
+    /// Reads without a lock. `waited`: how long the call waited to be begun.
+    pub async fn read(&self, id: &KeyId, waited: Duration) -> Result<Value, EngineError> {
         let replica = self.current()?;
         let id = self.id_of(id.clone())?;
-        match replica.store.data.read_data(&id).await {
+        let admitted = Self::admitted(&self.shared.reads, &replica, waited)?;
+        let read = replica.store.data.read_data(&id).await;
+        admitted.answered();
+        match read {
             Ok(cell) => Ok(Value {
                 bytes: cell.and_then(|cell| cell.value),
             }),

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::activity::Activity;
+use super::admission::Admission;
 use super::api::EngineError;
 use super::counters::Counters;
 use super::replica::Replica;
@@ -17,6 +18,9 @@ pub(super) struct EngineShared {
     pub tables: BTreeSet<TableName>,
     pub counters: Arc<Counters>,
     pub activity: Arc<Activity>,
+    /// How many entries and sessions are begun at once, and how many reads without a lock.
+    pub begins: Admission,
+    pub reads: Admission,
     current: RwLock<Current>,
     /// Starts replicas; never held while calls are served.
     pub starter: tokio::sync::Mutex<Option<Starter>>,
@@ -40,6 +44,8 @@ impl EngineShared {
             tables,
             counters: Arc::default(),
             activity: Arc::default(),
+            begins: Admission::new(),
+            reads: Admission::new(),
             current: RwLock::new(Current::Waiting {
                 why: why.to_owned(),
                 last: None,

@@ -5,6 +5,7 @@
 
 mod activity;
 mod admin;
+mod admission;
 mod api;
 mod ask;
 mod calls;

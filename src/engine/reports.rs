@@ -14,6 +14,7 @@ use crate::log_throttle::LogThrottle;
 
 /// Tells operators what machines report.
 pub(super) struct Reports {
+    is_alone: bool,
     clock: Arc<dyn Clock>,
     counters: Arc<Counters>,
     activity: Arc<Activity>,
@@ -22,8 +23,15 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    pub fn new(clock: Arc<dyn Clock>, counters: Arc<Counters>, activity: Arc<Activity>) -> Self {
+    /// `is_alone`: the store is this process's alone, so what it takes over is its own from before.
+    pub fn new(
+        clock: Arc<dyn Clock>,
+        counters: Arc<Counters>,
+        activity: Arc<Activity>,
+        is_alone: bool,
+    ) -> Self {
         Reports {
+            is_alone,
             clock,
             counters,
             activity,
@@ -48,7 +56,12 @@ impl Reports {
                 match from {
                     Some(from) => {
                         Counters::add(&self.counters.take_overs, 1);
-                        tracing::info!(key = %cell.id, from = %from.replica, "took a key over");
+                        match self.is_alone {
+                            true => tracing::debug!(key = %cell.id, "took a key over"),
+                            false => {
+                                tracing::info!(key = %cell.id, from = %from.replica, "took a key over");
+                            }
+                        }
                     }
                     None if is_first => {
                         tracing::debug!(key = %cell.id, "serves a key that had no home");

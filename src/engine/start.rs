@@ -364,6 +364,7 @@ impl EngineShared {
                     Arc::clone(&options.clock),
                     counters(),
                     Arc::clone(&self.activity),
+                    store.cluster.is_none(),
                 ),
             }
         });

@@ -63,6 +63,11 @@ impl Deadline {
         self.before(Duration::ZERO)
     }
 
+    /// How long ago the call came in.
+    pub fn age(&self) -> Duration {
+        self.received.elapsed()
+    }
+
     /// When the call must be answered; `None`: its caller set no deadline.
     pub fn answer_by(&self) -> Option<Instant> {
         self.before(self.margin())

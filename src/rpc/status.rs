@@ -133,6 +133,11 @@ pub fn of_engine(error: &EngineError) -> Status {
                 .quota(what)
                 .retry_after(RETRY_LIMIT)
         }
+        EngineError::Overloaded { again_after } => {
+            StatusBuilder::new(Code::ResourceExhausted, words, "OVERLOADED")
+                .quota("begun_calls")
+                .retry_after(*again_after)
+        }
         // Not worth repeating soon: no RetryInfo.
         EngineError::KeyUsedUp(_) => {
             StatusBuilder::new(Code::ResourceExhausted, words, "KEY_USED_UP")

@@ -70,7 +70,9 @@ async fn a_key_for_which_there_is_no_room_is_refused_and_those_in_use_stay() {
     let three = world.create("three").await.lock_ref;
     world.put(&three, "3").await.unwrap();
     // Values are read without a lock, and want no room.
-    let read = soon(world.engine.read(&key("one"))).await.unwrap();
+    let read = soon(world.engine.read(&key("one"), Duration::ZERO))
+        .await
+        .unwrap();
     assert_eq!(read.bytes.unwrap(), "1");
 }
 

@@ -51,6 +51,7 @@ fn refused(error: &EngineError) -> Outcome {
         | EngineError::RequestMismatch { .. }
         | EngineError::Exhausted { .. }
         | EngineError::ShareUsed { .. }
+        | EngineError::Overloaded { .. }
         | EngineError::ClockOff
         | EngineError::KeyUsedUp(_)
         | EngineError::Elsewhere { .. } => Outcome::Refused(Learned::Nothing),

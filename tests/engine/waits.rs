@@ -407,6 +407,7 @@ async fn an_answer_that_comes_with_the_value_to_a_caller_who_is_gone_is_no_claim
     let world = World::at(Arc::clone(&clock) as _).await;
     let session = world.open_session(10_000).await;
     let create = CreateCall {
+        waited: Duration::ZERO,
         read_value: true,
         ..call_of(session, "other")
     };

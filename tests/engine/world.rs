@@ -59,6 +59,7 @@ pub fn key(text: &str) -> KeyId {
 /// A create that lives by its own TTL.
 pub fn call(id: &str, ttl_ms: u32) -> CreateCall {
     CreateCall {
+        waited: Duration::ZERO,
         id: key(id),
         tag: Tag::from_bits(Uuid::new_v4().as_u128()),
         live_by: LiveBy::Ttl(ttl_ms),
@@ -81,6 +82,7 @@ pub fn call_of(session: SessionId, id: &str) -> CreateCall {
 pub fn session_call(id: Uuid, ttl_ms: u32) -> SessionCall {
     SessionCall {
         share_of: "".into(),
+        waited: Duration::ZERO,
         id: SessionId(id),
         ttl_ms,
         disconnect_grace_ms: 0,

@@ -84,7 +84,6 @@ const ROOMS: &[(&str, &[&str])] = &[
             "access",
             "clock",
             "log_throttle",
-            "clock",
             "rpc",
             "engine",
             "fermata_proto",

@@ -1,6 +1,7 @@
 //! A store that fails, or does not answer, while a test wants it so.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use fermata::key::KeyState;
@@ -9,19 +10,28 @@ use fermata::store::{
     Cell, DataStore, KeyStore, Listed, SessionRow, SessionStore, SessionSwap, Store, StoreCounts,
     StoreError, StoreHealth, Swap, Written,
 };
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::sleep;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     Works,
     Fails,
     Hangs,
+    /// Keys are changed no faster than [`PACE_AT_ONCE`] and [`PACE`] allow.
+    Paced,
 }
+
+/// So many changes at once …
+const PACE_AT_ONCE: usize = 4;
+/// … each of which takes so long.
+const PACE: Duration = Duration::from_millis(20);
 
 /// A store behind a lever.
 pub struct Levered {
     store: Store,
     mode: watch::Receiver<Mode>,
+    turns: Semaphore,
 }
 
 impl Levered {
@@ -30,6 +40,7 @@ impl Levered {
         let levered = Arc::new(Levered {
             store: store.clone(),
             mode,
+            turns: Semaphore::new(PACE_AT_ONCE),
         });
         let store = Store {
             health: Arc::clone(&levered) as _,
@@ -57,7 +68,7 @@ fn no_majority() -> StoreError {
 
 impl StoreHealth for Levered {
     fn ready(&self) -> Result<(), StoreError> {
-        if *self.mode.borrow() == Mode::Works {
+        if matches!(*self.mode.borrow(), Mode::Works | Mode::Paced) {
             self.store.health.ready()
         } else {
             Err(no_majority())
@@ -83,7 +94,13 @@ impl KeyStore for Levered {
 
     async fn compare_and_swap(&self, id: &KeyId, old: &KeyState, new: &KeyState) -> Swap {
         match self.pass().await {
-            Ok(()) => self.store.keys.compare_and_swap(id, old, new).await,
+            Ok(()) => {
+                if *self.mode.borrow() == Mode::Paced {
+                    let _turn = self.turns.acquire().await.unwrap();
+                    sleep(PACE).await;
+                }
+                self.store.keys.compare_and_swap(id, old, new).await
+            }
             Err(error) => Swap::NotStarted(error),
         }
     }

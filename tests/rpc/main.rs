@@ -26,6 +26,7 @@ mod link;
 mod listings;
 mod logs;
 mod malformed;
+mod overload;
 mod pair;
 mod peer_tls;
 mod peers;

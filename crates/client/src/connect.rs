@@ -339,7 +339,15 @@ impl Client {
         if let Some(key) = key {
             match &result {
                 Ok((response, _)) => self.note_home(at, key, response),
-                Err(status) if matches!(judge(status), Verdict::Repeat { .. }) => {
+                Err(status)
+                    if matches!(
+                        judge(status),
+                        Verdict::Repeat {
+                            elsewhere: true,
+                            ..
+                        }
+                    ) =>
+                {
                     self.forget_home(key);
                 }
                 Err(_) => {}
@@ -381,7 +389,13 @@ impl Client {
             Ok(response) => Ok((response, sent)),
             Err(status) => {
                 let status = self.unless_token_was_replaced(status, token.as_ref());
-                if matches!(judge(&status), Verdict::Repeat { .. }) {
+                if matches!(
+                    judge(&status),
+                    Verdict::Repeat {
+                        elsewhere: true,
+                        ..
+                    }
+                ) {
                     self.leave(at);
                 }
                 Err(self.named(at, status))
@@ -439,7 +453,7 @@ impl Client {
                 Ok(answer) => return Ok(answer),
                 Err(status) => status,
             };
-            let Verdict::Repeat { not_before } = judge(&status) else {
+            let Verdict::Repeat { not_before, .. } = judge(&status) else {
                 return Err(status);
             };
             let pause = backoff.next(not_before);

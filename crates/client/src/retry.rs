@@ -6,6 +6,7 @@
 use std::error::Error as _;
 use std::time::Duration;
 
+use fermata_proto::DOMAIN;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 use uuid::Uuid;
@@ -15,13 +16,18 @@ const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// The longest pause of our own making, before jitter.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
+/// The reason of a call that was refused since too much is asked for.
+const OVERLOADED: &str = "OVERLOADED";
+
 /// What to do about a failed call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// Repeat it, elsewhere if there is an elsewhere, but no sooner than the server asked.
+    /// Repeat it, but no sooner than the server asked.
     Repeat {
         /// From RetryInfo.
         not_before: Option<Duration>,
+        /// Elsewhere, if there is an elsewhere. Else nothing speaks against the replica that answered.
+        elsewhere: bool,
     },
     /// Repeating it changes nothing; the caller must act.
     Final,
@@ -31,6 +37,7 @@ pub(super) enum Verdict {
 pub(super) fn judge(status: &Status) -> Verdict {
     let repeat = Verdict::Repeat {
         not_before: retry_delay(status),
+        elsewhere: true,
     };
     match status.code() {
         Code::Unavailable => repeat,
@@ -39,6 +46,13 @@ pub(super) fn judge(status: &Status) -> Verdict {
         // A status with a source was made here, out of a broken connection; without one a server sent it.
         Code::Unknown | Code::Internal | Code::DataLoss if status.source().is_some() => repeat,
         Code::Unknown | Code::Internal | Code::DataLoss => Verdict::Final,
+        // Nothing was done. Whoever is home to the key stays it; others would pass the call on to it.
+        Code::ResourceExhausted if reason(status).as_deref() == Some(OVERLOADED) => {
+            Verdict::Repeat {
+                not_before: retry_delay(status),
+                elsewhere: false,
+            }
+        }
         // A limit: how long to wait for room is the caller's choice.
         Code::ResourceExhausted => Verdict::Final,
         Code::Ok
@@ -52,6 +66,13 @@ pub(super) fn judge(status: &Status) -> Verdict {
         | Code::Unimplemented
         | Code::Unauthenticated => Verdict::Final,
     }
+}
+
+/// The reason that a server of ours gives (`google.rpc.ErrorInfo`).
+pub(super) fn reason(status: &Status) -> Option<String> {
+    let info = status.get_details_error_info();
+    info.filter(|info| info.domain == DOMAIN)
+        .map(|info| info.reason)
 }
 
 /// How long the server asks to wait before the call is repeated.
@@ -108,7 +129,10 @@ mod tests {
 
     #[test]
     fn what_may_pass_is_repeated_and_what_will_not_is_final() {
-        let again = Verdict::Repeat { not_before: None };
+        let again = Verdict::Repeat {
+            not_before: None,
+            elsewhere: true,
+        };
         for (code, expected) in [
             (Code::Unavailable, again),
             (Code::Cancelled, again),
@@ -130,7 +154,10 @@ mod tests {
     fn a_connection_that_broke_under_a_call_is_repeated() {
         let mut status = Status::unknown("transport error");
         status.set_source(Arc::new(std::io::Error::other("connection reset")));
-        assert_eq!(judge(&status), Verdict::Repeat { not_before: None });
+        let Verdict::Repeat { elsewhere, .. } = judge(&status) else {
+            panic!("it must be repeated");
+        };
+        assert!(elsewhere);
     }
 
     #[test]
@@ -141,11 +168,27 @@ mod tests {
             "no majority",
             ErrorDetails::with_retry_info(Some(asked)),
         );
-        let Verdict::Repeat { not_before } = judge(&status) else {
+        let Verdict::Repeat { not_before, .. } = judge(&status) else {
             panic!("it must be repeated");
         };
         assert_eq!(not_before, Some(asked));
         assert!(Backoff::new().next(not_before) >= asked);
+    }
+
+    #[test]
+    fn a_replica_that_is_overloaded_is_asked_again_and_not_left() {
+        let asked = Duration::from_millis(300);
+        let mut details = ErrorDetails::with_retry_info(Some(asked));
+        let of = |details| Status::with_error_details(Code::ResourceExhausted, "", details);
+        details.set_error_info(OVERLOADED, DOMAIN, std::collections::HashMap::new());
+        let expected = Verdict::Repeat {
+            not_before: Some(asked),
+            elsewhere: false,
+        };
+        assert_eq!(judge(&of(details.clone())), expected);
+        // Other limits are for the caller.
+        details.set_error_info("LIMIT_REACHED", DOMAIN, std::collections::HashMap::new());
+        assert_eq!(judge(&of(details)), Verdict::Final);
     }
 
     #[test]

@@ -355,7 +355,7 @@ impl QueueEntry {
         end: Option<Moment>,
         backoff: &mut Backoff,
     ) -> Result<(), WaitError> {
-        let Verdict::Repeat { not_before } = judge(&status) else {
+        let Verdict::Repeat { not_before, .. } = judge(&status) else {
             return Err(match WaitError::from(Fault::new(&status)) {
                 WaitError::Lost(lost) => self.lose(lost),
                 error => error,

@@ -41,6 +41,7 @@ impl UnaryCall for CreateLockRef {
             owner: parse::owner(ask.owner.clone(), limits)?,
             identity: identity.to_owned(),
             read_value: ask.read_value,
+            waited: context.deadline.age(),
         };
         ask.request_id = request_id.to_string();
         Ok(CreateLockRef { ask, secret, call })

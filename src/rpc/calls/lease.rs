@@ -42,6 +42,7 @@ impl UnaryCall for OpenSession {
             owner: parse::owner(ask.owner.clone(), limits)?,
             identity: context.identity().to_owned(),
             share_of: context.login.share_of(),
+            waited: context.deadline.age(),
         };
         ask.request_id = request_id.to_string();
         Ok(OpenSession { ask, secret, call })
@@ -241,6 +242,7 @@ fn how_ended(error: &EngineError) -> Option<EndReason> {
         | EngineError::RequestMismatch { .. }
         | EngineError::Exhausted { .. }
         | EngineError::ShareUsed { .. }
+        | EngineError::Overloaded { .. }
         | EngineError::KeyUsedUp(_)
         | EngineError::Unavailable(_)
         | EngineError::ClockOff

@@ -230,6 +230,7 @@ fn not_here(error: &EngineError) -> Option<NotHere> {
         | EngineError::RequestMismatch { .. }
         | EngineError::Exhausted { .. }
         | EngineError::ShareUsed { .. }
+        | EngineError::Overloaded { .. }
         | EngineError::KeyUsedUp(_)
         | EngineError::WriteUnknown(_)
         | EngineError::ClockOff

@@ -316,7 +316,7 @@ impl Pipe {
         let bytes = self.asked_bytes + self.answered_bytes;
         match kind {
             Kind::Renewal => calls < CALLS_MAX && bytes < BYTES_MAX + FOR_RENEWALS_BYTES,
-            Kind::Other => calls < CALLS_MAX - FOR_RENEWALS && bytes < BYTES_MAX,
+            Kind::Begins | Kind::Other => calls < CALLS_MAX - FOR_RENEWALS && bytes < BYTES_MAX,
             Kind::Read => calls < CALLS_MAX - FOR_RENEWALS && bytes + self.reads.bytes < BYTES_MAX,
             Kind::Unlocked => {
                 calls < CALLS_MAX - FOR_RENEWALS && bytes + self.unlocked.bytes < BYTES_MAX
@@ -380,7 +380,7 @@ impl Pipe {
         match made.kind {
             Kind::Read => self.reads.came(made.value_bytes, came),
             Kind::Unlocked => self.unlocked.came(made.value_bytes, came),
-            Kind::Renewal | Kind::Other => {}
+            Kind::Renewal | Kind::Begins | Kind::Other => {}
         }
         self.answered(made.answer);
     }
@@ -465,7 +465,7 @@ impl Pipe {
                 [Kind::Renewal, Kind::Other, Kind::Read, Kind::Unlocked].map(room);
             let next = self.unbegun.next(|kind| match kind {
                 Kind::Renewal => renews,
-                Kind::Other => asks,
+                Kind::Begins | Kind::Other => asks,
                 Kind::Read => reads,
                 Kind::Unlocked => unlocked,
             });
@@ -509,7 +509,7 @@ impl Pipe {
         let value_bytes = match kind {
             Kind::Read => self.reads.begun(),
             Kind::Unlocked => self.unlocked.begun(),
-            Kind::Renewal | Kind::Other => 0,
+            Kind::Renewal | Kind::Begins | Kind::Other => 0,
         };
         self.asked_bytes += bytes;
         self.waits += usize::from(waits);

@@ -7,6 +7,9 @@ use fermata_proto::pipeline_call::Call;
 use prost::Message as _;
 use tokio::time::Instant;
 
+/// Where both wait, one of so many that are begun begins something.
+const IN_TURN: usize = 4;
+
 /// What a call waits for room with: others of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -16,6 +19,9 @@ pub(super) enum Kind {
     Read,
     /// So does this, without one or before there is one: it hangs in nobody's way who has a lock.
     Unlocked,
+    /// It begins something: an entry, or a session.
+    Begins,
+    /// It is of who holds or waits for a lock.
     Other,
 }
 
@@ -26,6 +32,7 @@ impl Kind {
             Some(Call::CriticalGet(_)) => Kind::Read,
             Some(Call::Get(_)) => Kind::Unlocked,
             Some(Call::CreateLockRef(ask)) if ask.read_value => Kind::Unlocked,
+            Some(Call::CreateLockRef(_) | Call::OpenSession(_)) => Kind::Begins,
             // One that waits for a lock may do so for an hour, and reads nothing until then.
             Some(Call::AcquireLock(ask)) if ask.read_value && !waits(call) => Kind::Read,
             _ => Kind::Other,
@@ -69,7 +76,10 @@ pub(super) struct Unbegun {
     renewals: VecDeque<(u64, Waiting)>,
     reads: VecDeque<(u64, Waiting)>,
     unlocked: VecDeque<(u64, Waiting)>,
+    begins: VecDeque<(u64, Waiting)>,
     others: VecDeque<(u64, Waiting)>,
+    /// How many of who has a lock were begun since another one was that could have been.
+    in_turn: usize,
     ids: HashSet<u64>,
     bytes: usize,
     /// How many came so far.
@@ -114,24 +124,44 @@ impl Unbegun {
             Kind::Renewal => &mut self.renewals,
             Kind::Read => &mut self.reads,
             Kind::Unlocked => &mut self.unlocked,
+            Kind::Begins => &mut self.begins,
             Kind::Other => &mut self.others,
         }
     }
 
-    /// The next one of which there is room for its kind: a renewal, else the one that came first.
+    /// The next one of which there is room for its kind: a renewal, else one of who holds or waits for a lock, else the one that
+    /// came first. Of so many in a row one is of those that begin something: their turn comes as well.
     pub fn next(&mut self, has_room: impl Fn(Kind) -> bool) -> Option<Waiting> {
         let first = |queue: &VecDeque<(u64, Waiting)>, kind| match queue.front() {
             Some((came, _)) if has_room(kind) => Some((*came, kind)),
             _ => None,
         };
-        let others = [
+        let earlier = |one: Option<(u64, Kind)>, other: Option<(u64, Kind)>| {
+            let both = one.into_iter().chain(other);
+            both.min_by_key(|(came, _)| *came)
+        };
+        let holds = earlier(
             first(&self.reads, Kind::Read),
-            first(&self.unlocked, Kind::Unlocked),
             first(&self.others, Kind::Other),
-        ];
+        );
+        let begins = earlier(
+            first(&self.unlocked, Kind::Unlocked),
+            first(&self.begins, Kind::Begins),
+        );
         let renewal = first(&self.renewals, Kind::Renewal);
-        let first = renewal.or_else(|| others.into_iter().flatten().min_by_key(|(came, _)| *came));
-        let next = first.and_then(|(_, kind)| self.queue(kind).pop_front());
+        let next = match (holds, begins) {
+            _ if renewal.is_some() => renewal,
+            (Some(_), Some(_)) if self.in_turn + 1 >= IN_TURN => begins,
+            (Some(_), _) => holds,
+            (None, _) => begins,
+        };
+        if renewal.is_none() {
+            self.in_turn = match next == holds && begins.is_some() {
+                true => self.in_turn + 1,
+                false => 0,
+            };
+        }
+        let next = next.and_then(|(_, kind)| self.queue(kind).pop_front());
         let next = next.map(|(_, waiting)| waiting);
         if let Some(waiting) = &next {
             self.ids.remove(&waiting.call.call_id);
@@ -155,6 +185,7 @@ impl Unbegun {
             &mut self.renewals,
             &mut self.reads,
             &mut self.unlocked,
+            &mut self.begins,
             &mut self.others,
         ] {
             queue.retain(|(_, waiting)| keeps(waiting));
@@ -208,6 +239,24 @@ mod tests {
         let mut unbegun = unbegun(calls);
         assert_eq!(order(&mut unbegun, |_| true), [3, 6, 1, 2, 4, 5]);
         assert!(unbegun.is_empty() && unbegun.bytes() == 0);
+    }
+
+    #[test]
+    fn who_has_a_lock_goes_first_and_others_have_their_turn() {
+        let create = || Call::CreateLockRef(CreateLockRefRequest::default());
+        let get = || Call::Get(GetRequest::default());
+        let calls = [
+            create(),
+            get(),
+            create(),
+            put(),
+            put(),
+            read(),
+            put(),
+            put(),
+        ];
+        let mut unbegun = unbegun(calls);
+        assert_eq!(order(&mut unbegun, |_| true), [4, 5, 6, 1, 7, 8, 2, 3]);
     }
 
     #[test]

@@ -7,17 +7,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata_proto::{DOMAIN, PipelineCall, PipelineRequest, PipelineResponse};
+use fermata_proto::{PipelineCall, PipelineRequest, PipelineResponse};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::{Code, Status, Streaming};
-use tonic_types::StatusExt as _;
 
 use super::link::Link;
 use super::{FRAME_BYTES, Opener, Queued, Reply, Unanswered};
-use crate::retry::{Verdict, judge};
+use crate::retry::{Verdict, judge, reason};
 
 /// How many calls a frame may have.
 const FRAME_CALLS_MAX: usize = 256;
@@ -355,13 +354,6 @@ impl Sending {
             }
         }
     }
-}
-
-/// The reason that a server of ours gives; `None` of a status from elsewhere.
-fn reason(status: &Status) -> Option<String> {
-    let info = status.get_details_error_info();
-    info.filter(|info| info.domain == DOMAIN)
-        .map(|info| info.reason)
 }
 
 /// Whether a server of ours does not know who began the stream.

@@ -1,0 +1,163 @@
+//! More is asked for than the store can do: what is done goes on, and the rest is refused early.
+
+use std::time::Duration;
+
+use fermata_proto::{
+    CreateLockRefRequest, KeepAliveRequest, OpenSessionRequest, ReleaseLockRequest,
+};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+use crate::lever::Mode;
+use crate::world::{Client, World, in_ms};
+
+/// For how long a call listens.
+const LISTENS_MS: u64 = 3_000;
+
+/// How many calls came to what.
+#[derive(Debug, Default)]
+struct Outcomes {
+    done: usize,
+    refused: usize,
+    others: Vec<Status>,
+}
+
+impl Outcomes {
+    fn came(&mut self, outcome: Result<(), Status>) {
+        let Err(status) = outcome else {
+            return self.done += 1;
+        };
+        let details = status.get_error_details();
+        let reason = details.error_info().map(|info| info.reason.as_str());
+        if (status.code(), reason) != (Code::ResourceExhausted, Some("OVERLOADED")) {
+            return self.others.push(status);
+        }
+        let again = details.retry_info().and_then(|info| info.retry_delay);
+        assert!(again.is_some_and(|again| again >= Duration::from_millis(100)));
+        self.refused += 1;
+    }
+}
+
+/// A whole section on a key of its own.
+async fn section(mut client: Client, key: String) -> Result<(), Status> {
+    let create = CreateLockRefRequest {
+        key,
+        ..Default::default()
+    };
+    let held = client.create_lock_ref(in_ms(create, LISTENS_MS)).await?;
+    let release = ReleaseLockRequest {
+        lock_ref: held.into_inner().lock_ref,
+        ..Default::default()
+    };
+    client.release_lock(in_ms(release, LISTENS_MS)).await?;
+    Ok(())
+}
+
+/// As many as the store does, by so many at once.
+async fn closed_loop(clients: &[Client], workers: usize, until: Instant) -> usize {
+    let mut working = JoinSet::new();
+    for worker in 0..workers {
+        let client = clients[worker % clients.len()].clone();
+        working.spawn(async move {
+            let mut done = 0;
+            while Instant::now() < until {
+                let key = format!("closed/{worker}/{done}");
+                section(client.clone(), key).await.unwrap();
+                done += 1;
+            }
+            done
+        });
+    }
+    working.join_all().await.into_iter().sum()
+}
+
+/// So many a second, whatever comes of them.
+async fn open_loop(clients: &[Client], rate: f64, span: Duration) -> Outcomes {
+    let mut going = JoinSet::new();
+    let begun = Instant::now();
+    let count = (rate * span.as_secs_f64()) as usize;
+    for number in 0..count {
+        sleep_until(begun + Duration::from_secs_f64(number as f64 / rate)).await;
+        let client = clients[number % clients.len()].clone();
+        going.spawn(section(client, format!("open/{number}")));
+    }
+    let mut outcomes = Outcomes::default();
+    while let Some(outcome) = going.join_next().await {
+        outcomes.came(outcome.unwrap());
+    }
+    outcomes
+}
+
+/// A session that is renewed until it is told to stop; how often it was.
+async fn renewed(mut client: Client, mut stop: tokio::sync::watch::Receiver<bool>) -> usize {
+    let open = OpenSessionRequest {
+        ttl: Some(prost_types::Duration {
+            seconds: 2,
+            nanos: 0,
+        }),
+        ..Default::default()
+    };
+    let session = client
+        .open_session(open)
+        .await
+        .unwrap()
+        .into_inner()
+        .session;
+    let (renewals, sent) = mpsc::channel(8);
+    let answers = client.keep_alive(ReceiverStream::new(sent)).await.unwrap();
+    let mut answers = answers.into_inner();
+    let mut ticks = interval(Duration::from_millis(500));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut count = 0;
+    loop {
+        tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => return count,
+            _ = ticks.tick() => {}
+        }
+        let renewal = KeepAliveRequest {
+            session: session.clone(),
+        };
+        renewals.send(renewal).await.unwrap();
+        let answer = answers.next().await.unwrap().unwrap();
+        assert!(answer.valid_for.is_some(), "{answer:?}");
+        count += 1;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_three_times_the_capacity_as_much_is_done_and_no_session_is_lost() {
+    let world = World::new().await;
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        clients.push(world.client().await);
+    }
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let mut sessions = JoinSet::new();
+    for _ in 0..20 {
+        sessions.spawn(renewed(clients[0].clone(), stopped.clone()));
+    }
+    world.store.send_replace(Mode::Paced);
+    let span = Duration::from_secs(5);
+    let best = closed_loop(&clients, 64, Instant::now() + span).await;
+    let capacity = best as f64 / span.as_secs_f64();
+    let span = 2 * span;
+    let outcomes = open_loop(&clients, 3.0 * capacity, span).await;
+    assert!(outcomes.others.is_empty(), "{:?}", outcomes.others.first());
+    // What was begun before the first refusals, and ended after the last call was made, is more than the rest of that.
+    let least = 0.9 * capacity * span.as_secs_f64();
+    assert!(
+        outcomes.done as f64 >= least && outcomes.refused > 0,
+        "{} done, {} refused, {least} expected",
+        outcomes.done,
+        outcomes.refused
+    );
+    stop.send_replace(true);
+    let renewals = sessions.join_all().await;
+    assert!(renewals.iter().all(|count| *count > 10), "{renewals:?}");
+}
