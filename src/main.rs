@@ -11,8 +11,15 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// How often some of the memory that was freed goes back to the system.
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(1);
 
+/// How many threads may wait for the disk, reads of the embedded store above all; more reads wait for one of them.
+const BLOCKING_THREADS_MAX: usize = 64;
+
 fn main() {
-    let runtime = match tokio::runtime::Runtime::new() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .build();
+    let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("fermata: no threads can be made: {error}");

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use fermata_client::{Client, GuardState, LockGuard, Lost, Moment, ReleaseError};
+use fermata_client::{Client, ClientOptions, GuardState, LockGuard, Lost, Moment, ReleaseError};
 use fermata_command::failure::status_of_signal;
 use fermata_command::output::{Format, print_json, print_text};
 use fermata_command::remote::{ENDPOINT_VARIABLE, Remote, TABLE_VARIABLE};
@@ -26,6 +26,10 @@ const KEY_VARIABLE: &str = "FERMATA_KEY";
 
 /// How often the validity is looked at.
 const TICK: Duration = Duration::from_millis(100);
+/// The TTL by default, and how often it is renewed at least: with --grace by default a command goes on for 34 s without a server,
+/// which is more than the restart of a pod takes.
+const TTL: Duration = Duration::from_secs(60);
+const RENEWED_EVERY_MAX: Duration = Duration::from_secs(10);
 /// How long the release of a lost lock may hold up the end of the process.
 const RELEASE_LOST_MAX: Duration = Duration::from_secs(1);
 
@@ -89,7 +93,14 @@ When the lock is lost:
   comes early: --grace, or a third of what was promised last if that is less,
   before the end of the time in which nobody else can have the lock, and
   SIGKILL at its end. Promised is 0.9 of the TTL (of --disconnect-grace, where
-  given); on a table with write-back some 4 s in the first moments of a lock.
+  given) from the last renewal on, which are sent each third of the TTL, and
+  each 10 s at least; on a table with write-back some 4 s in the first moments
+  of a lock. So long a command goes on without a server:
+    --ttl 30s    8 to 18 s
+    --ttl 60s   34 to 44 s, the default
+    --ttl 2m    88 to 98 s
+  A shorter --grace adds to that. A longer TTL is what others wait for after a
+  crash of this machine; after one of this process, --disconnect-grace is.
   Nothing stops the command where fermata itself gets SIGKILL; the next one has
   the lock after --disconnect-grace, else after the TTL.
 
@@ -133,11 +144,15 @@ pub fn tip(error: &mut clap::Error) {
 
 /// Runs the command.
 pub async fn run(args: Args) -> Result<u8, Failure> {
-    let client = args.remote.client()?;
+    let client = args.remote.client_with(ClientOptions {
+        renewal_interval_max: RENEWED_EVERY_MAX,
+        ..ClientOptions::default()
+    })?;
     let mut signals = Signals::new()?;
     let table = args.remote.table();
     let guard = args
         .taking
+        .or_ttl(TTL)
         .lock(&client, &table, &args.key, &mut signals)
         .await?;
     let mut variables = vec![

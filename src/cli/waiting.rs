@@ -53,7 +53,7 @@ pub struct LockFlags {
     pub quiet: bool,
 
     /// The lock lives this long without a renewal from here (they are sent each third of it)
-    /// [default: the server's, 30s]
+    /// [default: the server's, 30s; of lock 60s]
     #[arg(long, value_name = "SPAN")]
     pub ttl: Option<Span>,
 
@@ -76,6 +76,14 @@ fn span_or_seconds(text: &str) -> Result<Span, SpanError> {
 }
 
 impl LockFlags {
+    /// With this TTL, where none was given.
+    #[must_use]
+    pub fn or_ttl(mut self, ttl: Duration) -> LockFlags {
+        let ttl = Span::from_secs(ttl.as_secs());
+        self.ttl.get_or_insert(ttl);
+        self
+    }
+
     /// What to ask the server for.
     pub fn request(&self, table: &str, key: &str) -> LockRequest {
         let request = LockRequest::new(key).table(table).owner(self.owner());

@@ -116,17 +116,23 @@ impl Config {
             None => String::new(),
         };
         let mut good = Map::new();
-        Walk {
+        let mut walk = Walk {
             file: &file,
             problems: &mut problems,
-        }
-        .table("", &schema, tree, &mut good);
+            origins: BTreeMap::new(),
+        };
+        walk.table("", &schema, tree, &mut good);
+        let origins = walk.origins;
 
         // What is left has been tried setting by setting, so this cannot fail; but nothing depends on it.
         let config: Config = Value::new(None, good)
             .try_deserialize()
             .map_err(|error| Problems(vec![plain(reason(error))]))?;
-        problems.extend(check(&config).err().into_iter().flatten().map(plain));
+        let unfit = check(&config).err().into_iter().flatten();
+        problems.extend(unfit.map(|what| Problem {
+            origin: origin_of_named(&what, &origins),
+            ..plain(what)
+        }));
         if problems.is_empty() {
             Ok(config)
         } else {
@@ -282,6 +288,8 @@ impl Source for Layer {
 struct Walk<'a> {
     file: &'a str,
     problems: &'a mut Vec<Problem>,
+    /// Where each setting that is good by itself was set.
+    origins: BTreeMap<String, String>,
 }
 
 impl Walk<'_> {
@@ -320,12 +328,13 @@ impl Walk<'_> {
                         try_alone(&key, kind.clone()).map_err(|what| match inner {
                             // Digits alone: nothing else can be wrong with them.
                             Json::Number(_) => format!("{kind} is too large"),
-                            _ => what,
+                            _ => none_of_its_values(&key, &kind).unwrap_or(what),
                         })
                     });
                     match tried {
                         Ok(()) => {
                             good.insert(name, Value::new(None, kind));
+                            self.origins.extend(origin.map(|origin| (key, origin)));
                             continue;
                         }
                         Err(what) => what,
@@ -386,6 +395,45 @@ fn try_alone(key: &str, kind: ValueKind) -> Result<(), String> {
         .try_deserialize::<Config>()
         .map(|_| ())
         .map_err(reason)
+}
+
+/// Of a setting that has some values only: which. `None` where that is not what is wrong.
+fn none_of_its_values(key: &str, kind: &ValueKind) -> Option<String> {
+    let given = kind.to_string();
+    let nested = key
+        .rsplit('.')
+        .fold(Json::from(given.as_str()), |inner, name| {
+            Json::from_iter([(name, inner)])
+        });
+    // serde names them, as "expected `a` or `b`" or "expected one of `a`, `b`, `c`".
+    let why = serde_json::from_value::<Config>(nested).err()?.to_string();
+    let (_, values) = why
+        .strip_prefix("unknown variant ")?
+        .split_once("expected ")?;
+    let values = values.trim_start_matches("one of ").replace('`', "");
+    Some(format!("{given:?} is none of its values: {values}"))
+}
+
+/// Where the settings that a problem names were set; those by default are not named.
+fn origin_of_named(what: &str, origins: &BTreeMap<String, String>) -> Option<String> {
+    let names: Vec<&str> = what
+        .split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.')))
+        .map(|word| word.trim_end_matches('.'))
+        .collect();
+    let set = origins.iter();
+    let set: Vec<_> = set
+        .filter(|(key, _)| names.contains(&key.as_str()))
+        .collect();
+    match set.as_slice() {
+        [] => None,
+        [(_, origin)] => Some((*origin).clone()),
+        several => {
+            let each = several
+                .iter()
+                .map(|(key, origin)| format!("{key}: {origin}"));
+            Some(each.collect::<Vec<_>>().join("; "))
+        }
+    }
 }
 
 /// The library's error without the key and origin that are told beside it.

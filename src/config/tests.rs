@@ -69,6 +69,39 @@ fn a_flag_comes_before_the_environment_and_that_before_the_file() {
 }
 
 #[test]
+fn settings_that_do_not_fit_together_are_told_with_where_each_was_set() {
+    let text = "limits.ttl_min_ms = 50000\nlimits.ttl_max_ms = 40000\nlimits.page_size_max = 0";
+    let (file, sources) = with_file(
+        environment(&[("FERMATA_CFG_LIMITS__TTL_DEFAULT_MS", "30000")]),
+        text,
+    );
+    let path = file.path().display();
+    assert_eq!(
+        problems(&sources),
+        [
+            format!(
+                "limits.ttl_default_ms must lie between limits.ttl_min_ms and limits.ttl_max_ms \
+                 (limits.ttl_default_ms: environment variable FERMATA_CFG_LIMITS__TTL_DEFAULT_MS; limits.ttl_max_ms: file {path}; \
+                 limits.ttl_min_ms: file {path})"
+            ),
+            format!("limits.page_size_max must be at least 1 (file {path})"),
+        ]
+    );
+}
+
+#[test]
+fn a_setting_with_some_values_only_says_which() {
+    let told = problems(&environment(&[("FERMATA_CFG_STORE__KIND", "redis")]));
+    assert_eq!(
+        told,
+        [
+            "store.kind: \"redis\" is none of its values: embedded or cassandra \
+             (environment variable FERMATA_CFG_STORE__KIND)",
+        ]
+    );
+}
+
+#[test]
 fn the_usual_log_variable_yields_to_the_own_one() {
     let own = ("FERMATA_CFG_LOG__FILTER", "warn");
     let usual = ("RUST_LOG", "debug");
@@ -120,7 +153,7 @@ fn every_problem_is_told_at_once() {
     assert_eq!(
         problems(&sources),
         [
-            "limits.sessions_max must be at least 1".to_owned(),
+            format!("limits.sessions_max must be at least 1 (file {path})"),
             format!("insecure: this must be true or false (file {path})"),
             format!("limits.key_bytes_max: this must be a whole number (file {path})"),
             format!("listen: name at least one address (file {path})"),

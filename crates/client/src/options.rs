@@ -21,6 +21,9 @@ pub struct ClientOptions {
     /// A connection with calls in flight is checked this often, and given up when it does not answer
     /// for as long again. 5 s.
     pub ping_interval: Duration,
+    /// A renewal is sent each third of the TTL (each quarter of a disconnect_grace), and not less often than this. No limit. A lock
+    /// with a long TTL that is renewed often stands that long without a server after each of them.
+    pub renewal_interval_max: Duration,
     /// A guard that is held for longer than this watches its lock on the server, to hear at once of an
     /// end by force. Shorter sections spare the stream. 500 ms.
     pub watch_after: Duration,
@@ -85,6 +88,7 @@ impl Default for ClientOptions {
             attempt_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(3),
             ping_interval: Duration::from_secs(5),
+            renewal_interval_max: Duration::MAX,
             watch_after: Duration::from_millis(500),
             waits_per_connection: 100,
             wait_connections_max: 64,

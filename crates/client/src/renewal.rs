@@ -49,10 +49,10 @@ struct Pace {
 }
 
 impl Pace {
-    fn of(ttl: Duration, disconnect_grace: Option<Duration>) -> Pace {
+    fn of(ttl: Duration, disconnect_grace: Option<Duration>, every_max: Duration) -> Pace {
         match disconnect_grace {
             None => Pace {
-                every: ttl / RENEWALS_PER_TTL,
+                every: (ttl / RENEWALS_PER_TTL).min(every_max),
                 attempt_max: ttl / ATTEMPTS_PER_TTL,
                 streams: 1,
                 calls_max: ttl / RENEWALS_PER_TTL,
@@ -60,7 +60,7 @@ impl Pace {
             },
             // Calls do not tell that a stream is back.
             Some(grace) => Pace {
-                every: grace / RENEWALS_PER_GRACE,
+                every: (grace / RENEWALS_PER_GRACE).min(every_max),
                 attempt_max: grace / ATTEMPTS_PER_GRACE,
                 streams: 2,
                 calls_max: grace / ATTEMPTS_PER_GRACE,
@@ -111,7 +111,7 @@ impl Renewals {
         Renewals {
             client: client.clone(),
             session: session.to_owned(),
-            pace: Pace::of(ttl, disconnect_grace),
+            pace: Pace::of(ttl, disconnect_grace, client.options().renewal_interval_max),
             path: RenewalPath::Untried,
             heard_on: None,
             sent_at: client.now(),

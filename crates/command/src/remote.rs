@@ -125,7 +125,12 @@ impl Remote {
 
     /// A client for these.
     pub fn client(&self) -> Result<Client, Failure> {
-        let client = self.quiet_client(ClientOptions::default())?;
+        self.client_with(ClientOptions::default())
+    }
+
+    /// The same; what is not given is as in `options`.
+    pub fn client_with(&self, options: ClientOptions) -> Result<Client, Failure> {
+        let client = self.quiet_client(options)?;
         let timeout = client.options().timeout;
         tokio::spawn(say_if_nobody_listens(self.endpoints(), timeout));
         Ok(client)

@@ -44,9 +44,6 @@ pub use self::open_error::EmbeddedOpenError;
 use self::writer::{Message, QUEUE_JOBS_MAX, Writer};
 use super::{Store, StoreError};
 
-/// How many reads may be in flight, each on a thread of its own; more wait.
-const READS_MAX: usize = 16;
-
 /// Where an embedded store lies, and how much memory it takes.
 #[derive(Clone, Debug)]
 pub struct EmbeddedOptions {
@@ -76,9 +73,8 @@ impl EmbeddedOptions {
 #[derive(Debug)]
 pub struct EmbeddedStore {
     gate: Arc<Gate>,
-    reads: Arc<Semaphore>,
-    /// Those that may go over all that there is take turns, and leave the others alone.
-    listings: Arc<Semaphore>,
+    /// Reads that may go over all that there is take turns.
+    listings: Semaphore,
     /// Dropped before `_writer`, which waits for the writer to find that nobody is left.
     queue: mpsc::Sender<Message>,
     _writer: WriterThread,
@@ -134,8 +130,7 @@ impl EmbeddedStore {
             .map_err(|error| EmbeddedOpenError::io(&path, error))?;
         Ok(EmbeddedStore {
             gate,
-            reads: Arc::new(Semaphore::new(READS_MAX)),
-            listings: Arc::new(Semaphore::new(1)),
+            listings: Semaphore::new(1),
             queue,
             _writer: WriterThread(Some(thread)),
         })
@@ -169,33 +164,25 @@ impl EmbeddedStore {
         }
     }
 
-    /// Reads a row on a thread that may block: a page that is not in memory comes from the disk.
-    async fn read<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&ReadTransaction) -> Result<T, Fault> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.read_by(&self.reads, work).await
-    }
-
-    /// The same of many rows.
+    /// Reads many rows.
     async fn list<T: Send + 'static>(
         &self,
         work: impl FnOnce(&ReadTransaction) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.read_by(&self.listings, work).await
+        // Never closed.
+        let _turn = self.listings.acquire().await.ok();
+        self.read(work).await
     }
 
-    async fn read_by<T: Send + 'static>(
+    /// Reads a row on a thread that may block: a page that is not in memory comes from the disk. Reads wait for such a thread,
+    /// and not for a permit: whoever has to be woken up before it can begin waits behind all else that a busy process does.
+    async fn read<T: Send + 'static>(
         &self,
-        turns: &Arc<Semaphore>,
         work: impl FnOnce(&ReadTransaction) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, StoreError> {
-        // Never closed.
-        let permit = Arc::clone(turns).acquire_owned().await.ok();
         let gate = Arc::clone(&self.gate);
         let queue = self.queue.clone();
         let read = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
             let answer = gate.read(work);
             if gate.ready().is_err() {
                 // Where there is no room for it, the writer is awake and looks by itself.
