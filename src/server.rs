@@ -230,7 +230,11 @@ impl Server {
         let listeners = std::mem::take(&mut self.peer_listeners);
         let peers = self.serve_peers(listeners, &limits, stopping.clone(), cut);
         let clients = http2(&limits, limits.streams_per_connection_max)
-            .layer(CallLayer::new(&limits, stopping.clone()).with_access(self.check.clone()))
+            .layer(
+                CallLayer::new(&limits, stopping.clone())
+                    .with_access(self.check.clone())
+                    .with_engine(self.engine.clone()),
+            )
             .serve_with_incoming_shutdown(routes.prepare(), connections, async move {
                 accepting.stopped().await;
             });

@@ -61,6 +61,12 @@ impl Admission {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// When to come again, where a call that comes now would be refused.
+    pub fn is_full(&self) -> Option<TooMuch> {
+        let window = self.window();
+        (window.in_flight >= window.size).then(|| window.too_much())
+    }
+
     /// Begins a call that waited for so long to be.
     pub fn begin<'a>(
         &'a self,
@@ -132,12 +138,16 @@ impl AdmissionWindow {
         let was_late = |at| now.saturating_sub(at) < LATELY;
         let is_old = waited > AGE_MAX && self.halved_at.is_some_and(was_late);
         if is_old || self.in_flight >= self.size {
-            return Err(TooMuch {
-                again_after: (self.usual * 2).clamp(AGAIN_MIN, AGAIN_MAX),
-            });
+            return Err(self.too_much());
         }
         self.in_flight += 1;
         Ok(())
+    }
+
+    fn too_much(&self) -> TooMuch {
+        TooMuch {
+            again_after: (self.usual * 2).clamp(AGAIN_MIN, AGAIN_MAX),
+        }
     }
 
     fn answered(&mut self, begun: Duration, now: Duration, took: Duration) {

@@ -160,6 +160,15 @@ pub enum WatchEvent {
     Lost(EndedAs),
 }
 
+/// What a call begins that may be refused where too much is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Begins {
+    /// An entry, or a session.
+    Entry,
+    /// A read without a lock.
+    Read,
+}
+
 /// OpenSession.
 #[derive(Clone, Debug)]
 pub struct SessionCall {

@@ -148,6 +148,18 @@ impl Engine {
         })
     }
 
+    /// When to come again, where a call that begins an entry or a session (`Begins::Entry`), or reads without a lock, would be
+    /// refused now. Refused before it is read, it costs next to nothing.
+    pub fn is_overloaded(&self, begins: Begins) -> Option<Duration> {
+        let admission = match begins {
+            Begins::Entry => &self.shared.begins,
+            Begins::Read => &self.shared.reads,
+        };
+        admission
+            .is_full()
+            .map(|TooMuch { again_after }| again_after)
+    }
+
     /// Begins a call that waited for so long to be, unless there is too much in flight.
     fn admitted<'a>(
         admission: &'a Admission,

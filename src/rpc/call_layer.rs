@@ -23,17 +23,20 @@ use super::budget::{
 use super::deadline::Deadline;
 use super::status;
 use super::stopping::Stopping;
-use crate::engine::EngineError;
+use crate::engine::{Begins, Engine, EngineError};
 use crate::limits::Limits;
 
 /// The path of what this layer speaks for: other services keep their own statuses.
 const OURS: &str = "/fermata.";
 
+/// The path of what clients call.
+const LOCK_SERVICE: &str = "/fermata.v1.LockService/";
+
 /// The methods whose messages come in as their callers like.
 const STREAMS_IN: [&str; 2] = ["/KeepAlive", "/Pipeline"];
 
 /// Wraps a server in [`Calls`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct CallLayer {
     /// Named in the status of a message that is too large.
     message_bytes_max: usize,
@@ -43,6 +46,8 @@ pub struct CallLayer {
     check: AccessCheck,
     listings: Arc<Semaphore>,
     listings_max: u64,
+    /// Whose clients these are; `None` of other replicas, whose calls were admitted where they came from, or are by the home.
+    engine: Option<Engine>,
 }
 
 impl CallLayer {
@@ -58,6 +63,7 @@ impl CallLayer {
                 limits.listings_max.min(Semaphore::MAX_PERMITS),
             )),
             listings_max: u64::try_from(limits.listings_max).unwrap_or(u64::MAX),
+            engine: None,
         }
     }
 
@@ -83,6 +89,24 @@ impl CallLayer {
         })
     }
 
+    /// For clients of this engine: what it would refuse for want of room is refused before it is read.
+    #[must_use]
+    pub fn with_engine(self, engine: Engine) -> Self {
+        let engine = Some(engine);
+        CallLayer { engine, ..self }
+    }
+
+    /// The answer to a call for which there is too much in flight.
+    fn overloaded(&self, path: &str) -> Option<Response<Body>> {
+        let begins = match path.strip_prefix(LOCK_SERVICE)? {
+            "CreateLockRef" | "OpenSession" => Begins::Entry,
+            "Get" => Begins::Read,
+            _ => return None,
+        };
+        let again_after = self.engine.as_ref()?.is_overloaded(begins)?;
+        Some(status::overloaded(again_after))
+    }
+
     /// For callers who are known to this only.
     #[must_use]
     pub fn with_access(self, check: AccessCheck) -> Self {
@@ -102,7 +126,7 @@ impl<S> Layer<S> for CallLayer {
 }
 
 /// See the module.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Calls<S> {
     inner: S,
     layer: CallLayer,
@@ -123,6 +147,9 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        if let Some(overloaded) = self.layer.overloaded(request.uri().path()) {
+            return Box::pin(async move { Ok(overloaded) });
+        }
         let deadline = Deadline::of_headers(request.headers());
         request.extensions_mut().insert(deadline);
         let connection = request.extensions().get::<ConnectionInfo>().cloned();

@@ -6,10 +6,12 @@
 //! google.rpc.QuotaFailure, and what may be repeated google.rpc.RetryInfo.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use bytes::Bytes;
 use fermata_proto::{self as proto, DOMAIN};
+use tonic::body::Body;
 use tonic::{Code, Status};
 use tonic_types::{
     BadRequest, ErrorDetails, FieldViolation, QuotaFailure, QuotaViolation, StatusExt,
@@ -28,6 +30,10 @@ const RETRY_STORE: Duration = Duration::from_millis(250);
 const RETRY_ELSEWHERE: Duration = Duration::from_millis(50);
 /// When to repeat a call that met a limit.
 const RETRY_LIMIT: Duration = Duration::from_secs(1);
+
+/// What is said of overload: so long, or a multiple of it.
+const AGAIN_STEP: Duration = Duration::from_millis(100);
+const AGAIN_STEPS: usize = 20;
 
 /// A status under construction: the code, the words, and the reason for programs.
 struct StatusBuilder {
@@ -440,6 +446,23 @@ pub fn too_many_waits(max: usize) -> Status {
     .with("max", max)
     .retry_after(RETRY_LIMIT)
     .status()
+}
+
+/// The refusal of a call for which there is too much in flight: the same as of the engine, made once for each of some spans, for
+/// it is made often where it is made at all.
+pub fn overloaded(again_after: Duration) -> http::Response<Body> {
+    static MADE: [OnceLock<http::HeaderMap>; AGAIN_STEPS] =
+        [const { OnceLock::new() }; AGAIN_STEPS];
+    let step = (again_after.as_millis() / AGAIN_STEP.as_millis()).clamp(1, AGAIN_STEPS as u128);
+    let step = usize::try_from(step).unwrap_or(AGAIN_STEPS);
+    let made = MADE[step - 1].get_or_init(|| {
+        let again_after = AGAIN_STEP * u32::try_from(step).unwrap_or(u32::MAX);
+        let status = of_engine(&EngineError::Overloaded { again_after });
+        status.into_http::<()>().into_parts().0.headers
+    });
+    let mut response = http::Response::new(Body::empty());
+    *response.headers_mut() = made.clone();
+    response
 }
 
 /// The connection of a call holds as much as it may, and nothing was done.

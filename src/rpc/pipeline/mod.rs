@@ -35,6 +35,7 @@ use super::keep_alive::Connected;
 use super::route::Router;
 use super::stopping::Stopping;
 use super::{parse, status};
+use crate::engine::{Begins, EngineError};
 
 /// How many calls of one stream may be in flight, or be answered and not taken: further ones wait to be begun. While there
 /// are more than that in all, no frame is read: a client that has no more calls without an answer is always heard, also where
@@ -493,12 +494,22 @@ impl Pipe {
             true => deadline.answer_by().is_some_and(|by| by <= now),
             false => deadline.answer_within(call_max) <= now,
         };
+        let begins = match (kind, &call.call) {
+            (Kind::Begins, _) | (Kind::Unlocked, Some(Call::CreateLockRef(_))) => {
+                Some(Begins::Entry)
+            }
+            (Kind::Unlocked, _) => Some(Begins::Read),
+            (Kind::Renewal | Kind::Read | Kind::Other, _) => None,
+        };
+        let engine = self.caller.router.engine();
+        let overloaded = begins.and_then(|begins| engine.is_overloaded(begins));
         let refused = match () {
             () if self.is_stopping => Some(status::stopping()),
             // There is no time left to answer it: its client is not to find that it was done after all.
             () if is_late => Some(status::message_late()),
             () if waits && self.waits >= WAITS_MAX => Some(status::too_many_waits(WAITS_MAX)),
-            () => None,
+            () => overloaded
+                .map(|again_after| status::of_engine(&EngineError::Overloaded { again_after })),
         };
         if let Some(refused) = refused {
             return self.answered(self.caller.answer(call.call_id, Err(refused)));
