@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 
 /// So many are always begun …
-const LEAST: usize = 256;
+const LEAST: usize = 32;
 /// … and never more.
 const MOST: usize = 8_192;
 /// One more is begun at once after so many answers in time.
