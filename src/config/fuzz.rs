@@ -110,8 +110,9 @@ fn is_within_limits(config: &Config) {
 fn is_named(problem: &Problem) {
     let named = match (&problem.key, &problem.origin) {
         (Some(_), origin) => origin.is_some(),
-        (None, Some(origin)) => origin.ends_with(FILE),
-        (None, None) => {
+        (None, Some(origin)) if origin.ends_with(FILE) => true,
+        // What does not fit together begins with the name, and says where that was set, unless by default.
+        (None, _) => {
             let name = problem.what.split([' ', ':']).next();
             name.is_some_and(|name| NAMES.contains(name))
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 
 /// So many are always begun …
-const LEAST: usize = 32;
+const LEAST: usize = 64;
 /// … and never more.
 const MOST: usize = 8_192;
 /// One more is begun at once after so many answers in time.
@@ -20,7 +20,7 @@ const GROWS_AFTER: usize = 4;
 /// What takes so many times as long as the fastest lately is late …
 const TIMES_THE_FASTEST: u32 = 4;
 /// … but not what any pause makes slow.
-const LATE_AFTER_LEAST: Duration = Duration::from_millis(100);
+const LATE_AFTER_LEAST: Duration = Duration::from_millis(250);
 /// The fastest one lately: of the present span of this length, and the one before.
 const SPAN: Duration = Duration::from_secs(30);
 /// So long answers must have come late, and none in time, before fewer are begun.
