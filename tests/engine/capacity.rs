@@ -100,6 +100,7 @@ async fn a_replica_starts_though_more_keys_are_locked_than_it_may_know_now() {
         }
         world.put(lock_ref, name).await.unwrap();
     }
+    assert!(world.engine.counts().active_keys <= 2);
 }
 
 #[tokio::test]

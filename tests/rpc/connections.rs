@@ -19,7 +19,7 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1alpha;
 
-use crate::frames::{DATA, Frames, HEADERS, PING, RST_STREAM, frame, headers_of, hello, streams};
+use crate::frames::{DATA, Frames, HEADERS, RST_STREAM, frame, headers_of, hello, streams};
 use crate::lever::Mode;
 use crate::world::{Client, World, create, hold};
 
@@ -272,29 +272,23 @@ async fn a_call_whose_message_never_comes_is_answered_and_gone() {
 #[tokio::test]
 async fn a_call_whose_message_never_comes_does_not_hold_up_the_end() {
     let world = World::new().await;
-    let (mut client, server) = tokio::io::duplex(64 * 1024);
+    let (client, server) = tokio::io::duplex(64 * 1024);
     let connections = tokio_stream::iter([Ok::<_, std::io::Error>(server)]);
     let (stop, stopping) = tokio::sync::oneshot::channel::<()>();
-    let serving = tokio::spawn(
-        Server::new(world.engine.clone(), Arc::new(SystemIds))
-            .with_grace(Duration::from_secs(60))
-            .serve(connections, async move {
-                let _ = stopping.await;
-            }),
-    );
-    client.write_all(&announced_and_never_sent()).await.unwrap();
-    let ping = frame(PING, 0, 0, b"thereyet");
-    client.write_all(&ping).await.unwrap();
-    let mut head = [0; 9];
-    while head[3..5] != [PING, 1] {
-        client.read_exact(&mut head).await.unwrap();
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-        let mut payload = vec![0; length as usize];
-        client.read_exact(&mut payload).await.unwrap();
-    }
+    let server =
+        Server::new(world.engine.clone(), Arc::new(SystemIds)).with_grace(Duration::from_secs(60));
+    let mut client = Frames {
+        io: client,
+        accounts: server.accounts(),
+    };
+    let serving = tokio::spawn(server.serve(connections, async move {
+        let _ = stopping.await;
+    }));
+    client.send(&announced_and_never_sent()).await;
+    client.ping().await;
     stop.send(()).unwrap();
     // Read what comes, so that nothing waits for us; the connection ends when all is said.
     let mut rest = Vec::new();
-    let _ = client.read_to_end(&mut rest).await;
+    let _ = client.io.read_to_end(&mut rest).await;
     assert_eq!(serving.await.unwrap().unwrap(), Stopped::Clean);
 }

@@ -95,7 +95,7 @@ impl Frames {
         }
     }
 
-    /// Returns once all that was sent was read, with what came meanwhile.
+    /// Returns once all that was sent was read, with what came meanwhile. The connection lives.
     pub async fn ping(&mut self) -> Vec<Came> {
         self.send(&frame(PING, 0, 0, b"thereyet")).await;
         let mut all = Vec::new();
@@ -104,6 +104,8 @@ impl Frames {
             if (came.kind, came.flags) == (PING, 1) {
                 return all;
             }
+            let words = String::from_utf8_lossy(&came.payload);
+            assert_ne!(came.kind, GOAWAY, "{words}");
             all.push(came);
         }
     }

@@ -25,7 +25,7 @@ use super::homes::{self, Homes};
 use super::keep_alive::{KeepAliveLink, KeepAlives};
 use super::options::ClientOptions;
 use super::pipeline::{Call, Pipeline};
-use super::retry::{Backoff, Verdict, judge};
+use super::retry::{Backoff, Verdict, is_for_elsewhere, judge};
 
 /// The largest answer taken. Values are at most 64 MiB by any configuration.
 pub(super) const ANSWER_BYTES_MAX: usize = 65 * 1024 * 1024;
@@ -339,15 +339,7 @@ impl Client {
         if let Some(key) = key {
             match &result {
                 Ok((response, _)) => self.note_home(at, key, response),
-                Err(status)
-                    if matches!(
-                        judge(status),
-                        Verdict::Repeat {
-                            elsewhere: true,
-                            ..
-                        }
-                    ) =>
-                {
+                Err(status) if is_for_elsewhere(status) => {
                     self.forget_home(key);
                 }
                 Err(_) => {}
@@ -389,13 +381,7 @@ impl Client {
             Ok(response) => Ok((response, sent)),
             Err(status) => {
                 let status = self.unless_token_was_replaced(status, token.as_ref());
-                if matches!(
-                    judge(&status),
-                    Verdict::Repeat {
-                        elsewhere: true,
-                        ..
-                    }
-                ) {
+                if is_for_elsewhere(&status) {
                     self.leave(at);
                 }
                 Err(self.named(at, status))

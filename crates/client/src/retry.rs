@@ -68,6 +68,14 @@ pub(super) fn judge(status: &Status) -> Verdict {
     }
 }
 
+/// Whether a call that failed so is to be repeated elsewhere: the replica that answered is left.
+pub(super) fn is_for_elsewhere(status: &Status) -> bool {
+    match judge(status) {
+        Verdict::Repeat { elsewhere, .. } => elsewhere,
+        Verdict::Final => false,
+    }
+}
+
 /// The reason that a server of ours gives (`google.rpc.ErrorInfo`).
 pub(super) fn reason(status: &Status) -> Option<String> {
     let info = status.get_details_error_info();
@@ -154,10 +162,11 @@ mod tests {
     fn a_connection_that_broke_under_a_call_is_repeated() {
         let mut status = Status::unknown("transport error");
         status.set_source(Arc::new(std::io::Error::other("connection reset")));
-        let Verdict::Repeat { elsewhere, .. } = judge(&status) else {
-            panic!("it must be repeated");
+        let again = Verdict::Repeat {
+            not_before: None,
+            elsewhere: true,
         };
-        assert!(elsewhere);
+        assert_eq!(judge(&status), again);
     }
 
     #[test]
