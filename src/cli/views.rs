@@ -51,6 +51,23 @@ pub fn locks(locks: &[proto::LockSummary]) -> Value {
     json!({ "locks": locks })
 }
 
+/// ListSessionsResponse, all pages in one.
+pub fn sessions(sessions: &[proto::SessionInfo]) -> Value {
+    let sessions = sessions.iter().map(|session| {
+        json!({
+            "session_id": session.session_id,
+            "ttl": text_of(session.ttl),
+            "lease_left": text_of(session.lease_left),
+            "lock_refs": session.lock_refs,
+            "replica": session.replica,
+            "owner": session.owner,
+            "create_time": text_of(session.create_time),
+            "disconnect_grace": text_of(session.disconnect_grace),
+        })
+    });
+    json!({ "sessions": sessions.collect::<Vec<_>>() })
+}
+
 /// DescribeLockResponse, all pages in one.
 pub fn described(lock: &proto::DescribeLockResponse) -> Value {
     let ended: Vec<Value> = lock.ended.iter().map(ended_entry).collect();
@@ -136,6 +153,7 @@ fn replica_activity(activity: &proto::ReplicaActivity) -> Value {
             "owner": key.owner,
             "waiters": key.waiters,
             "last_minute": key.last_minute.as_ref().map(turns),
+            "held_for": text_of(key.held_for),
         })
     });
     json!({

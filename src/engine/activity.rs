@@ -5,6 +5,7 @@
 
 mod minute;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,8 +17,9 @@ use super::api::Counts;
 use crate::lock::KeyId;
 use crate::store::{ReplicaRow, StoreCounts};
 
-/// Of so many keys at most it is known what was granted lately. Where there are more, the half whose last grant is
-/// longest ago is forgotten.
+/// Of so many keys at most it is known what was granted lately. Where there are more, half of them are forgotten: those that
+/// nobody waits for and whose last grant is longest ago, then those that were granted last, for what is held long while others
+/// wait is what operators look for.
 const KEYS_MAX: usize = 1_024;
 
 /// What showed a replica that an entry of it holds its key now.
@@ -58,6 +60,16 @@ pub struct BusyKey {
     pub waiters: usize,
     /// The label of the latest holder that this replica granted the lock to.
     pub owner: Box<str>,
+    /// For how long it has been held since this replica granted it or took it over; only where somebody waits.
+    pub held_for: Option<Duration>,
+}
+
+impl BusyKey {
+    /// What is held longest while others wait is first, then what changed hands most often.
+    fn rank(&self) -> impl Ord + use<> {
+        let held_s = self.held_for.map_or(0, |held_for| held_for.as_secs());
+        (Reverse(held_s), Reverse(self.last_minute.count))
+    }
 }
 
 /// What a replica did.
@@ -103,9 +115,44 @@ struct Lately {
 #[derive(Debug)]
 struct KeyLately {
     turns: Minute,
+    /// Or taken over.
     granted_at: Duration,
     waiters: usize,
     owner: Box<str>,
+}
+
+impl KeyLately {
+    fn new(now: Duration) -> KeyLately {
+        KeyLately {
+            turns: Minute::default(),
+            granted_at: now,
+            waiters: 0,
+            owner: Box::default(),
+        }
+    }
+
+    /// The least is forgotten first.
+    fn worth(&self) -> (bool, Duration) {
+        match self.waiters {
+            0 => (false, self.granted_at),
+            _ => (true, Duration::MAX.saturating_sub(self.granted_at)),
+        }
+    }
+}
+
+impl Lately {
+    /// What is known of a key, from now on where it was nothing.
+    fn key(&mut self, id: &Arc<KeyId>, now: Duration) -> &mut KeyLately {
+        let keys = &mut self.keys;
+        if keys.len() >= KEYS_MAX && !keys.contains_key(id) {
+            let mut worth: Vec<_> = keys.values().map(KeyLately::worth).collect();
+            let (_, median, _) = worth.select_nth_unstable(KEYS_MAX / 2);
+            let median = *median;
+            keys.retain(|_, key| key.worth() > median);
+        }
+        keys.entry(Arc::clone(id))
+            .or_insert_with(|| KeyLately::new(now))
+    }
 }
 
 impl Activity {
@@ -118,29 +165,23 @@ impl Activity {
         let mut lately = self.lately();
         lately.grants.add(grant.cause);
         lately.all.turn(now, grant.waited);
-        let keys = &mut lately.keys;
-        if keys.len() >= KEYS_MAX && !keys.contains_key(id) {
-            let mut at: Vec<Duration> = keys.values().map(|key| key.granted_at).collect();
-            let (_, median, _) = at.select_nth_unstable(KEYS_MAX / 2);
-            let median = *median;
-            keys.retain(|_, key| key.granted_at > median);
-        }
-        let key = keys.entry(Arc::clone(id)).or_insert_with(|| KeyLately {
-            turns: Minute::default(),
-            granted_at: now,
-            waiters: 0,
-            owner: Box::default(),
-        });
+        let key = lately.key(id, now);
         key.turns.turn(now, grant.waited);
         key.granted_at = now;
         key.waiters = grant.waiters;
         key.owner = grant.owner;
     }
 
-    /// So many wait for a key now, behind its holder.
-    pub fn waiting(&self, id: &KeyId, waiters: usize) {
-        if let Some(key) = self.lately().keys.get_mut(id) {
+    /// So many wait for a key now, behind its holder, who has this label.
+    pub fn waiting(&self, id: &Arc<KeyId>, now: Duration, waiters: usize, owner: Option<&str>) {
+        let mut lately = self.lately();
+        if let Some(key) = lately.keys.get_mut(id) {
             key.waiters = waiters;
+        } else if waiters > 0 {
+            // Its holder was granted the lock by another replica or another process, or is forgotten here.
+            let key = lately.key(id, now);
+            key.waiters = waiters;
+            key.owner = owner.unwrap_or_default().into();
         }
     }
 
@@ -158,10 +199,13 @@ impl Activity {
         (lately.grants, lately.all.turns(now))
     }
 
-    /// The keys that gave out most grants in the last minute, most of all first, then in the order of their names.
+    /// The keys that are held longest while others wait, longest first, then those that changed hands most often in the last
+    /// minute, then in the order of their names.
     pub fn busiest(&self, now: Duration, most: usize) -> Vec<BusyKey> {
         let mut lately = self.lately();
-        lately.keys.retain(|_, key| key.turns.turns(now).count > 0);
+        lately
+            .keys
+            .retain(|_, key| key.waiters > 0 || key.turns.turns(now).count > 0);
         let mut keys: Vec<BusyKey> = lately
             .keys
             .iter()
@@ -170,13 +214,11 @@ impl Activity {
                 last_minute: key.turns.turns(now),
                 waiters: key.waiters,
                 owner: key.owner.clone(),
+                held_for: (key.waiters > 0).then(|| now.saturating_sub(key.granted_at)),
             })
             .collect();
         drop(lately);
-        keys.sort_by(|a, b| {
-            let more = b.last_minute.count.cmp(&a.last_minute.count);
-            more.then_with(|| a.id.cmp(&b.id))
-        });
+        keys.sort_by(|a, b| a.rank().cmp(&b.rank()).then_with(|| a.id.cmp(&b.id)));
         keys.truncate(most);
         keys
     }
@@ -203,8 +245,13 @@ mod tests {
             cause,
             owner: "o".into(),
             waited: s(1),
-            waiters: 2,
+            waiters: 0,
         }
+    }
+
+    fn names(activity: &Activity, now: Duration, most: usize) -> Vec<String> {
+        let busiest = activity.busiest(now, most);
+        busiest.iter().map(|key| key.id.key.to_string()).collect()
     }
 
     #[test]
@@ -226,17 +273,35 @@ mod tests {
         };
         assert_eq!(grants, counted);
         assert_eq!(lately.count, 5);
-        let names = |most| -> Vec<String> {
-            let busiest = activity.busiest(s(101), most);
-            busiest.iter().map(|key| key.id.key.to_string()).collect()
-        };
-        assert_eq!(names(9), ["b", "a", "c"]);
-        assert_eq!(names(2), ["b", "a"]);
-        activity.waiting(&id("b"), 7);
-        assert_eq!(activity.busiest(s(101), 1)[0].waiters, 7);
+        assert_eq!(names(&activity, s(101), 9), ["b", "a", "c"]);
+        assert_eq!(names(&activity, s(101), 2), ["b", "a"]);
         // What has ended for a minute is no longer busy; the grants stay counted.
         assert_eq!(activity.busiest(s(200), 9), []);
         assert_eq!(activity.grants(s(200)).0, counted);
+    }
+
+    #[test]
+    fn what_is_held_while_others_wait_stays_and_comes_first() {
+        let activity = Activity::default();
+        activity.granted(&id("hot"), s(100), grant(Cause::AtOnce));
+        activity.granted(&id("stuck"), s(100), grant(Cause::AtOnce));
+        activity.waiting(&id("stuck"), s(110), 3, Some("other"));
+        // Of this one it is not known who was granted it, and when.
+        activity.waiting(&id("taken"), s(120), 1, Some("before"));
+        activity.waiting(&id("idle"), s(120), 0, None);
+        activity.granted(&id("hot"), s(177), grant(Cause::Change));
+        assert_eq!(names(&activity, s(177), 9), ["stuck", "taken", "hot"]);
+        let busiest = activity.busiest(s(177), 9);
+        let shown = |at: usize| {
+            let key = &busiest[at];
+            (key.held_for, key.waiters, &*key.owner)
+        };
+        assert_eq!(shown(0), (Some(s(77)), 3, "o"));
+        assert_eq!(shown(1), (Some(s(57)), 1, "before"));
+        assert_eq!(shown(2), (None, 0, "o"));
+        activity.waiting(&id("stuck"), s(200), 0, None);
+        activity.waiting(&id("taken"), s(200), 0, None);
+        assert_eq!(names(&activity, s(200), 9), ["hot"]);
     }
 
     #[test]
@@ -246,10 +311,14 @@ mod tests {
             let now = Duration::from_millis(at as u64);
             activity.granted(&id("busy"), now, grant(Cause::AtOnce));
             activity.granted(&id(&format!("k{at}")), now, grant(Cause::AtOnce));
+            if at == 0 {
+                activity.waiting(&id("k0"), now, 1, None);
+            }
         }
         assert!(activity.lately().keys.len() <= KEYS_MAX);
-        let busiest = activity.busiest(s(3), 1);
-        assert_eq!(busiest[0].id, id("busy"));
-        assert_eq!(busiest[0].last_minute.count as usize, 2 * KEYS_MAX);
+        let busiest = activity.busiest(s(3), 2);
+        assert_eq!(busiest[0].id, id("k0"));
+        assert_eq!(busiest[1].id, id("busy"));
+        assert_eq!(busiest[1].last_minute.count as usize, 2 * KEYS_MAX);
     }
 }

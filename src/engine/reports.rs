@@ -140,7 +140,10 @@ impl Reports {
             state.entries.len().saturating_sub(holders)
         });
         if std::mem::replace(&mut slot.waiters, waiters) != waiters {
-            self.activity.waiting(&cell.id, waiters);
+            let holder = slot.machine.state().and_then(|state| state.holder());
+            let owner = holder.map(|holder| &*holder.owner);
+            let now = self.clock.boot();
+            self.activity.waiting(&cell.id, now, waiters, owner);
         }
     }
 }

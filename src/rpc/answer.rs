@@ -62,6 +62,7 @@ pub fn activity(did: ReplicaActivity, answering: ReplicaId) -> proto::ReplicaAct
         owner: key.owner.into(),
         waiters: count(key.waiters),
         last_minute: Some(turns(key.last_minute)),
+        held_for: key.held_for.map(duration),
     });
     proto::ReplicaActivity {
         replica: Some(replica(did.row, answering)),

@@ -66,9 +66,9 @@ async fn a_terminal_shows_the_busiest_keys_and_who_holds_them_until_the_server_i
 fermata locks top # UTC 1 of 1 replicas #
 # grants/s last minute: 4 grants after # on average, # at most sessions: 1
 
-KEY OWNER WAITERS GRANTS/MIN MEAN WAIT LONGEST
-hot billing 1 3 # #
-still mailer 0 1 # #
+KEY OWNER WAITERS HELD GRANTS/MIN MEAN WAIT LONGEST
+hot billing 1 # 3 # #
+still mailer 0 - 1 # #
 "
     .to_owned()
         + &"\n".repeat(15)
@@ -126,7 +126,7 @@ async fn keys_and_a_new_size_are_followed() {
     terminal.keys("?p");
     terminal.shows("paused: p goes on");
     terminal.resize(10, 31);
-    terminal.shows("KEY  WAITERS  GRANTS/MIN");
+    terminal.shows("KEY  WAITERS  HELD");
     terminal.keys("p");
     terminal.hides("paused");
     terminal.keys("\u{1b}");
@@ -143,9 +143,9 @@ async fn without_a_terminal_each_snapshot_is_printed() {
         "\
 # UTC 1 of 1 replicas last minute: 4 grants after # on average, # at most sessions: 1
 
-KEY OWNER WAITERS GRANTS/MIN MEAN WAIT LONGEST
-hot billing 1 3 # #
-still mailer 0 1 # #
+KEY OWNER WAITERS HELD GRANTS/MIN MEAN WAIT LONGEST
+hot billing 1 # 3 # #
+still mailer 0 - 1 # #
 
 REPLICA ADDRESS VERSION SESSIONS KEYS GRANTS/S READS/S WRITES/S LWTS/S CONFLICTS
 # # # 1 2 - - - - 0

@@ -1,8 +1,12 @@
 //! The operator's calls.
 
+use bytes::Bytes;
 use fermata_proto as proto;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
 
 use super::connect::Client;
+use super::connections::LongCallStream;
 use super::error::CallError;
 use super::fault::Fault;
 use super::secret_text::public_part;
@@ -100,6 +104,30 @@ impl Client {
         }
     }
 
+    /// The open sessions, `limit` at most.
+    pub async fn list_sessions(&self, limit: usize) -> Result<Vec<proto::SessionInfo>, CallError> {
+        let mut all: Vec<proto::SessionInfo> = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let answer = self
+                .call(|attempt| {
+                    let request = attempt.request(proto::ListSessionsRequest {
+                        page_size: page_size(limit, all.len()),
+                        page_token: page_token.clone(),
+                    });
+                    async move { attempt.admin().list_sessions(request).await }
+                })
+                .await
+                .map_err(|status| Fault::new(&status))?;
+            all.extend(answer.message.sessions);
+            page_token = answer.message.next_page_token;
+            if page_token.is_empty() || all.len() >= limit {
+                all.truncate(limit);
+                return Ok(all);
+            }
+        }
+    }
+
     /// The replicas of the service.
     pub async fn list_replicas(&self) -> Result<Vec<proto::ReplicaInfo>, CallError> {
         let mut all = Vec::new();
@@ -159,6 +187,60 @@ impl Client {
             .await
             .map_err(|status| Fault::new(&status))?;
         Ok(answer.message)
+    }
+}
+
+impl Client {
+    /// Whether a server says that it serves (grpc.health.v1): as a whole for `""`, else what this names: a service of the
+    /// contract, or `liveness`, which says that the process answers. Needs no login.
+    pub async fn is_serving(&self, service: &str) -> Result<bool, CallError> {
+        let answer = self
+            .call(|attempt| {
+                let request = attempt.request(HealthCheckRequest {
+                    service: service.to_owned(),
+                });
+                async move { attempt.health().check(request).await }
+            })
+            .await
+            .map_err(|status| Fault::new(&status))?;
+        Ok(answer.message.status() == ServingStatus::Serving)
+    }
+}
+
+/// A backup, part by part.
+pub struct Backup {
+    parts: tonic::Streaming<proto::BackupResponse>,
+    _stream: Option<LongCallStream>,
+}
+
+impl std::fmt::Debug for Backup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Backup").finish_non_exhaustive()
+    }
+}
+
+impl Backup {
+    /// The next part of the file; `None` after the last. With an error the backup is not whole.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, CallError> {
+        let part = self.parts.message().await;
+        let part = part.map_err(|status| Fault::new(&status))?;
+        Ok(part.map(|part| part.part))
+    }
+}
+
+impl Client {
+    /// A backup of the embedded store of the server, of one moment.
+    pub async fn back_up(&self) -> Result<Backup, CallError> {
+        let permit = self.connections().watch_permit().await;
+        let (_, attempt) = self.long_attempt(self.options().timeout, permit);
+        // No deadline: it lasts as long as the store is large.
+        let request = attempt.stream_request(proto::BackupRequest {});
+        let parts = attempt.admin().backup(request).await;
+        let parts = parts.map_err(|status| Fault::new(&status))?.into_inner();
+        Ok(Backup {
+            parts,
+            _stream: attempt.into_stream(),
+        })
     }
 }
 

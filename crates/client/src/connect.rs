@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
+use tonic_health::pb::health_client::HealthClient;
 
 use super::answer::Acquired;
 use super::background::Background;
@@ -99,6 +100,10 @@ impl Attempt {
 
     pub(super) fn admin(&self) -> LockAdminClient<Channel> {
         LockAdminClient::new(self.channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX)
+    }
+
+    pub(super) fn health(&self) -> HealthClient<Channel> {
+        HealthClient::new(self.channel.clone())
     }
 
     /// A request with the deadline of this attempt.

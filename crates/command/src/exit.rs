@@ -6,6 +6,8 @@ pub const NO_VALUE: u8 = 1;
 pub const NOT_CLEAN: u8 = 1;
 /// The command line makes no sense, or the server refused what it asked for as malformed.
 pub const USAGE: u8 = 64;
+/// A file is not what it should be.
+pub const DATA: u8 = 65;
 /// There is no such table or lockRef.
 pub const NO_INPUT: u8 = 66;
 /// A part of the server cannot be used: the store does not open. Of a client: no server could do it.

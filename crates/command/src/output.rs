@@ -3,6 +3,8 @@
 use std::io::{self, IsTerminal, Write};
 use std::ops::RangeInclusive;
 
+use unicode_width::UnicodeWidthStr;
+
 /// How to print.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
@@ -40,26 +42,59 @@ pub fn colour() -> bool {
         && crate::remote::variable("TERM").as_deref() != Some("dumb")
 }
 
-/// Characters without a shape of their own that change how others are shown: a key or a label with them
-/// could look like another one.
-const REORDERING: [RangeInclusive<char>; 5] = [
-    '\u{200b}'..='\u{200b}',
-    '\u{200e}'..='\u{200f}',
+/// Characters without a shape of their own, or that change how others are shown: a key or a label with them could look like
+/// another one. Those that Unicode 16 lists as Default_Ignorable_Code_Point, the separators of lines and paragraphs, and the
+/// format characters of annotations and hieroglyphs.
+const HIDDEN: [RangeInclusive<char>; 18] = [
+    '\u{ad}'..='\u{ad}',
+    '\u{34f}'..='\u{34f}',
+    '\u{61c}'..='\u{61c}',
+    '\u{115f}'..='\u{1160}',
+    '\u{17b4}'..='\u{17b5}',
+    '\u{180b}'..='\u{180f}',
+    '\u{200b}'..='\u{200f}',
     '\u{2028}'..='\u{202e}',
-    '\u{2060}'..='\u{2069}',
+    '\u{2060}'..='\u{206f}',
+    '\u{3164}'..='\u{3164}',
+    '\u{fe00}'..='\u{fe0f}',
     '\u{feff}'..='\u{feff}',
+    '\u{ffa0}'..='\u{ffa0}',
+    '\u{fff0}'..='\u{fffb}',
+    '\u{13430}'..='\u{1343f}',
+    '\u{1bca0}'..='\u{1bca3}',
+    '\u{1d173}'..='\u{1d17a}',
+    '\u{e0000}'..='\u{e0fff}',
 ];
 
 /// Text that is shown as one line, whatever is in it.
 pub fn one_line(text: &str) -> String {
     text.chars()
         .flat_map(|c| {
-            let hidden = c.is_control() || REORDERING.iter().any(|range| range.contains(&c));
+            let hidden = c.is_control() || HIDDEN.iter().any(|range| range.contains(&c));
             let shown = (!hidden).then_some(c);
             let escaped = hidden.then(|| c.escape_default()).into_iter().flatten();
             shown.into_iter().chain(escaped)
         })
         .collect()
+}
+
+/// How many columns of a terminal a text takes, as [`one_line`] gives it.
+pub fn width(text: &str) -> usize {
+    text.width()
+}
+
+/// The text, and blanks up to so many columns of a terminal.
+pub fn padded(text: &str, to: usize) -> String {
+    let missing = to.saturating_sub(width(text));
+    format!("{text}{}", " ".repeat(missing))
+}
+
+/// What a table shows of a cell: one line, and `-` where it is empty.
+pub fn cell(text: &str) -> String {
+    match text {
+        "" => "-".to_owned(),
+        _ => one_line(text),
+    }
 }
 
 /// Aligned columns under a header.
@@ -77,32 +112,23 @@ impl Table {
 
     /// Adds a row. An empty cell is shown as `-`.
     pub fn row(&mut self, cells: Vec<String>) {
-        let shown = cells.into_iter().map(|cell| match cell.as_str() {
-            "" => "-".to_owned(),
-            _ => one_line(&cell),
-        });
-        self.rows.push(shown.collect());
+        self.rows
+            .push(cells.iter().map(|text| cell(text)).collect());
     }
 
     /// The whole table as text.
     pub fn render(&self, colour: bool) -> String {
         let columns = self.rows.first().map_or(0, Vec::len);
-        let width = |at: usize| {
+        let widest = |at: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(at));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+            cells.map(|cell| width(cell)).max().unwrap_or(0)
         };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let widths: Vec<usize> = (0..columns).map(widest).collect();
         let mut text = String::new();
         for (number, row) in self.rows.iter().enumerate() {
-            let mut line = String::new();
-            for (cell, width) in row.iter().zip(&widths) {
-                if !line.is_empty() {
-                    line.push_str("  ");
-                }
-                line.push_str(cell);
-                let missing = width.saturating_sub(cell.chars().count());
-                line.extend(std::iter::repeat_n(' ', missing));
-            }
+            let cells = row.iter().zip(&widths);
+            let cells: Vec<String> = cells.map(|(cell, to)| padded(cell, *to)).collect();
+            let line = cells.join("  ");
             let line = line.trim_end();
             if number == 0 && colour {
                 text.push_str(&format!("\u{1b}[1m{line}\u{1b}[0m\n"));
@@ -143,5 +169,50 @@ mod tests {
     fn a_label_cannot_play_with_the_terminal() {
         assert_eq!(one_line("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
         assert_eq!(one_line("pay\u{202e}nac"), "pay\\u{202e}nac");
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_shown_as_what_it_is() {
+        for hidden in [
+            '\u{ad}',
+            '\u{61c}',
+            '\u{200c}',
+            '\u{200d}',
+            '\u{200e}',
+            '\u{2066}',
+            '\u{3164}',
+            '\u{fe0f}',
+            '\u{e0041}',
+        ] {
+            let shown = one_line(&format!("a{hidden}b"));
+            assert_eq!(shown, format!("a\\u{{{:x}}}b", u32::from(hidden)));
+        }
+        // What others write is left as it is, accents by themselves too.
+        for seen in [
+            "grüße",
+            "gru\u{308}ße",
+            "订单",
+            "注文",
+            "заказ",
+            "🦀",
+            "הזמנה",
+        ] {
+            assert_eq!(one_line(seen), seen);
+        }
+    }
+
+    #[test]
+    fn a_wide_character_takes_two_columns_and_an_accent_none() {
+        let mut table = Table::new(&["KEY", "OWNER"]);
+        table.row(vec!["订单/42".into(), "a".into()]);
+        table.row(vec!["gru\u{308}n".into(), "b".into()]);
+        table.row(vec!["🦀".into(), "c".into()]);
+        assert_eq!(
+            table.render(false),
+            "KEY      OWNER\n\
+             订单/42  a\n\
+             gru\u{308}n     b\n\
+             🦀       c\n"
+        );
     }
 }

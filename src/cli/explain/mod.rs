@@ -1,6 +1,6 @@
 //! `fermata explain`: what the reasons of refusals and lost locks mean, and what to do.
 
-use fermata_command::output::{Format, print_json, print_text};
+use fermata_command::output::{Format, padded, print_json, print_text};
 use fermata_command::{Failure, exit};
 use serde_json::json;
 
@@ -91,8 +91,8 @@ fn list(format: Format) -> Result<(), Failure> {
             print_json(&json!({ "reasons": all.collect::<Vec<_>>() }))?;
         }
         Format::Text => {
-            let lines =
-                reasons().map(|reason| format!("{:<18} {}\n", reason.name, reason.happened()));
+            let lines = reasons()
+                .map(|reason| format!("{} {}\n", padded(reason.name, 18), reason.happened()));
             print_text(&lines.collect::<String>())?;
         }
     }

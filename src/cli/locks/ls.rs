@@ -73,8 +73,8 @@ fn list(locks: &[proto::LockSummary], now: SystemTime, colour: bool) -> String {
         table.row(vec![
             lock.key.clone(),
             holder.owner.clone(),
-            age(&holder, now),
-            lease_left(&holder),
+            age(holder.create_time, now),
+            lease_left(holder.lease_left),
             lock.waiters.to_string(),
             durability(&holder),
             short(&holder.home),

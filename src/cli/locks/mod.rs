@@ -49,15 +49,13 @@ pub async fn run(args: Args, before: &Remote) -> Result<u8, Failure> {
 }
 
 /// Enough of a UUID to tell it from a few others.
-fn short(uuid: &str) -> String {
+pub fn short(uuid: &str) -> String {
     uuid.split('-').next().unwrap_or_default().to_owned()
 }
 
-/// How long ago an entry was created, by the clocks of two machines.
-fn age(entry: &proto::QueueEntry, now: SystemTime) -> String {
-    let created = entry
-        .create_time
-        .and_then(|time| SystemTime::try_from(time).ok());
+/// How long ago this was, by the clocks of two machines.
+pub fn age(create_time: Option<prost_types::Timestamp>, now: SystemTime) -> String {
+    let created = create_time.and_then(|time| SystemTime::try_from(time).ok());
     let Some(created) = created else {
         return String::new();
     };
@@ -74,10 +72,8 @@ fn durability(entry: &proto::QueueEntry) -> String {
     }
 }
 
-fn lease_left(entry: &proto::QueueEntry) -> String {
-    let left = entry
-        .lease_left
-        .and_then(|left| Duration::try_from(left).ok());
+pub fn lease_left(left: Option<prost_types::Duration>) -> String {
+    let left = left.and_then(|left| Duration::try_from(left).ok());
     left.map_or_else(String::new, |left| format!("{:.1}s", left.as_secs_f64()))
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use fermata_command::output::{Format, Table, colour, one_line, print_json, print_text};
+use fermata_command::output::{Format, Table, colour, one_line, padded, print_json, print_text};
 use fermata_command::{Failure, Remote};
 use fermata_proto as proto;
 
@@ -55,7 +55,11 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 fn describe(lock: &proto::DescribeLockResponse, now: SystemTime, colour: bool) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
-        text.push_str(&format!("{:<21}{}\n", format!("{name}:"), one_line(value)));
+        text.push_str(&format!(
+            "{}{}\n",
+            padded(&format!("{name}:"), 21),
+            one_line(value)
+        ));
     };
     line("Key", &lock.key);
     line("Table", &lock.table);
@@ -130,8 +134,8 @@ fn entries(lock: &proto::DescribeLockResponse, now: SystemTime) -> Table {
             state.to_owned(),
             entry.name.clone(),
             entry.owner.clone(),
-            age(entry, now),
-            lease_left(entry),
+            age(entry.create_time, now),
+            lease_left(entry.lease_left),
             token,
             durability(entry),
         ]);

@@ -52,6 +52,10 @@ impl Choice {
     }
 }
 
+fn span(span: Option<prost_types::Duration>) -> Option<Duration> {
+    span.and_then(|span| span.try_into().ok())
+}
+
 /// Grants in the last minute, and how long those who came to hold had waited.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Waits {
@@ -64,9 +68,6 @@ pub struct Waits {
 impl Waits {
     fn add(&mut self, turns: Option<&proto::Turns>) {
         let Some(turns) = turns else { return };
-        let span = |activity: Option<prost_types::Duration>| {
-            activity.and_then(|span| span.try_into().ok())
-        };
         let mean: Duration = span(turns.mean_wait).unwrap_or_default();
         let times = u32::try_from(turns.count).unwrap_or(u32::MAX);
         self.waited = self.waited.saturating_add(mean.saturating_mul(times));
@@ -91,6 +92,8 @@ pub struct BoardKey {
     /// How many replicas name another one.
     pub other_owners: usize,
     pub waiters: u32,
+    /// For how long its holder has had it while others wait.
+    pub held_for: Option<Duration>,
     pub waits: Waits,
 }
 
@@ -244,6 +247,7 @@ impl<'a> Merged<'a> {
                 owner: String::new(),
                 other_owners: 0,
                 waiters: 0,
+                held_for: None,
                 waits: Waits::default(),
             },
             owners: HashMap::new(),
@@ -254,6 +258,7 @@ impl<'a> Merged<'a> {
         self.key.waits.add(activity.last_minute.as_ref());
         // Each replica counts the whole queue, as it saw it last.
         self.key.waiters = self.key.waiters.max(activity.waiters);
+        self.key.held_for = self.key.held_for.max(span(activity.held_for));
         let granted = activity.last_minute.map_or(0, |turns| turns.count);
         *self.owners.entry(&activity.owner).or_default() += granted;
     }
@@ -267,7 +272,8 @@ impl<'a> Merged<'a> {
     }
 }
 
-/// The keys of all replicas, those that changed hands most often first, then those that most wait for.
+/// The keys of all replicas: those that are held longest while others wait are first, then those that changed hands most often,
+/// then those that most wait for.
 fn busy_keys(replicas: &[proto::ReplicaActivity]) -> Vec<BoardKey> {
     let mut merged: BTreeMap<(&str, &str), Merged<'_>> = BTreeMap::new();
     for activity in replicas.iter().flat_map(|replica| &replica.busiest_keys) {
@@ -278,7 +284,8 @@ fn busy_keys(replicas: &[proto::ReplicaActivity]) -> Vec<BoardKey> {
     }
     let mut keys: Vec<BoardKey> = merged.into_values().map(Merged::done).collect();
     // Stable: what is equal stays in the order of the names.
-    keys.sort_by_key(|key| Reverse((key.waits.count, key.waiters)));
+    let held_s = |key: &BoardKey| key.held_for.map_or(0, |held_for| held_for.as_secs());
+    keys.sort_by_key(|key| Reverse((held_s(key), key.waits.count, key.waiters)));
     keys
 }
 

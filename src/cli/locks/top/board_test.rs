@@ -20,6 +20,7 @@ pub fn key(key: &str, owner: &str, count: u64, waiters: u32) -> proto::KeyActivi
         owner: owner.to_owned(),
         waiters,
         last_minute: turns(count, 2, 5),
+        held_for: None,
     }
 }
 
@@ -112,6 +113,25 @@ fn a_key_of_several_replicas_is_one_key_and_the_busiest_is_first() {
     assert_eq!(longest, Some(Duration::from_secs(5)));
     assert_eq!(board.waits.count, 17);
     assert_eq!(board.sessions, 6);
+}
+
+#[test]
+fn what_is_held_longest_while_others_wait_is_first() {
+    let held = |name, count, seconds| proto::KeyActivity {
+        held_for: Some(prost_types::Duration { seconds, nanos: 9 }),
+        ..key(name, "x", count, 3)
+    };
+    let replicas = vec![
+        replica(1, 9, vec![held("a", 0, 7), key("b", "x", 9, 0)]),
+        // Its home before; and two that change hands each moment.
+        replica(2, 9, vec![key("a", "y", 1, 0), held("c", 5, 0)]),
+        replica(3, 9, vec![held("d", 6, 0), held("e", 0, 77)]),
+    ];
+    let board = Board::new(snapshot(1, replicas), None, &choice("", 9));
+    assert_eq!(names(&board), ["e", "a", "b", "d", "c"]);
+    let held: Vec<_> = board.keys.iter().map(|key| key.held_for).collect();
+    assert_eq!(held[2], None);
+    assert_eq!(held[1], Some(Duration::new(7, 9)));
 }
 
 #[test]

@@ -25,10 +25,10 @@ const INTERVAL_MIN: Span = Span::from_millis(100);
 
 const HELP: &str = "\
 On a terminal the view is live until q; without one, or with --count or
---output json, each snapshot is printed. Keys that did not change hands in the
-last minute are not in it: for one that somebody holds on to while others
-wait see `fermata locks ls --contended`. Keys of all tables are in it, unless
---table names one. Times are UTC.
+--output json, each snapshot is printed. First come the keys that somebody has
+held longest while others wait, then those that changed hands most often in
+the last minute; for what is only held see `fermata locks ls`. Keys of all
+tables are in it, unless --table names one. Times are UTC.
 
 Keys: q or Esc quits, p pauses, h shows what the replicas counted as homes of
 keys since their start, j and k, arrows, pages scroll, ? tells what the columns
@@ -46,7 +46,7 @@ Examples:
 With --output json each look is a line of its own; the fields are those of
 DescribeActivityResponse in the protobuf contract.";
 
-/// Watch the busiest keys, how long their holders waited, and the replicas
+/// Watch what others wait for, the busiest keys, and the replicas
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use fermata_command::Span;
-use fermata_command::output::{Table, one_line};
+use fermata_command::output::{Table, cell, padded, width as columns_of};
 use fermata_proto::HomeCounts;
-use ratatui::text::Span as Drawn;
 
 use super::board::{Board, Rates};
 
@@ -33,22 +32,27 @@ const fn column(title: &'static str, leaves: u8, means: &'static str) -> Column 
 }
 
 /// The first one only where a key is not of the default table.
-const KEYS: [Column; 7] = [
-    column("TABLE", 2, "the table of the key"),
-    column("KEY", 0, "changed hands in the last minute"),
+const KEYS: [Column; 8] = [
+    column("TABLE", 3, "the table of the key"),
+    column("KEY", 0, "waited for, or changed hands in the last minute"),
     column(
         "OWNER",
-        1,
+        2,
         "the latest holder; +1: another replica says another",
     ),
     column("WAITERS", 0, "how many wait behind the holder"),
+    column(
+        "HELD",
+        1,
+        "for how long the holder has had it while they wait",
+    ),
     column(
         "GRANTS/MIN",
         0,
         "how often it was granted in the last minute",
     ),
-    column("MEAN WAIT", 3, "from entry to grant, of those grants"),
-    column("LONGEST", 4, "the longest of these waits"),
+    column("MEAN WAIT", 4, "from entry to grant, of those grants"),
+    column("LONGEST", 5, "the longest of these waits"),
 ];
 
 const REPLICAS: [Column; 10] = [
@@ -105,11 +109,8 @@ impl Sheet {
     }
 
     fn row(&mut self, cells: Vec<String>) {
-        let shown = cells.iter().map(|cell| match cell.as_str() {
-            "" => "-".to_owned(),
-            _ => one_line(cell),
-        });
-        self.rows.push(shown.collect());
+        self.rows
+            .push(cells.iter().map(|text| cell(text)).collect());
     }
 
     /// The busiest keys.
@@ -127,6 +128,7 @@ impl Sheet {
                 key.key.clone(),
                 owner,
                 key.waiters.to_string(),
+                waited(key.held_for),
                 key.waits.count.to_string(),
                 waited(key.waits.mean()),
                 waited(key.waits.longest),
@@ -204,7 +206,7 @@ impl Sheet {
     pub fn fitting(&self, width: usize) -> Vec<(usize, usize)> {
         let wide = |at: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(at));
-            let widest = cells.map(|cell| Drawn::raw(cell).width()).max();
+            let widest = cells.map(|cell| columns_of(cell)).max();
             let title = self.columns[at].title.len();
             widest.unwrap_or(0).min(LONG_MAX).max(title)
         };
@@ -225,7 +227,7 @@ impl Sheet {
         // The first one gives way before others are cut off, and takes what is left where it had to be cut.
         let others = total(&kept).saturating_sub(kept.first().map_or(0, |(_, wide)| *wide));
         if let Some((at, first)) = kept.first_mut() {
-            let whole = self.rows.iter().map(|row| Drawn::raw(&row[*at]).width());
+            let whole = self.rows.iter().map(|row| columns_of(&row[*at]));
             let whole = whole.max().unwrap_or(0).max(*first);
             *first = whole.min(width.saturating_sub(others)).max(1);
         }
@@ -236,7 +238,7 @@ impl Sheet {
 /// What the columns tell of keys, and of replicas: of what they do, or of what they counted as homes.
 pub fn meanings(counts: bool) -> Vec<String> {
     let lines = |columns: &[Column]| -> Vec<String> {
-        let line = |column: &Column| format!("{:<11} {}", column.title, column.means);
+        let line = |column: &Column| format!("{} {}", padded(column.title, 11), column.means);
         columns.iter().map(line).collect()
     };
     let mut all = lines(&KEYS);
@@ -293,17 +295,25 @@ mod tests {
 
     #[test]
     fn the_tables_tell_what_the_board_has() {
-        let board = board(vec![key("b", "billing", 7, 2), key("a", "", 1, 0)]);
+        let stuck = fermata_proto::KeyActivity {
+            held_for: Some(prost_types::Duration {
+                seconds: 77,
+                nanos: 0,
+            }),
+            ..key("c", "stuck", 0, 3)
+        };
+        let board = board(vec![key("b", "billing", 7, 2), key("a", "", 1, 0), stuck]);
         assert_eq!(
             Sheet::keys(&board).text(),
-            "KEY  OWNER    WAITERS  GRANTS/MIN  MEAN WAIT  LONGEST\n\
-             b    billing  2        7           2.0s       5.0s\n\
-             a    -        0        1           2.0s       5.0s\n"
+            "KEY  OWNER    WAITERS  HELD   GRANTS/MIN  MEAN WAIT  LONGEST\n\
+             c    stuck    3        1m17s  0           -          5.0s\n\
+             b    billing  2        -      7           2.0s       5.0s\n\
+             a    -        0        -      1           2.0s       5.0s\n"
         );
         assert_eq!(
             Sheet::replicas(&board).text(),
             "REPLICA   ADDRESS          VERSION  SESSIONS  KEYS  GRANTS/S  READS/S  WRITES/S  LWTS/S  CONFLICTS\n\
-             00000001  10.0.0.1:7450    0.1.0    3         2     15        150      0.0       15      1\n\
+             00000001  10.0.0.1:7450    0.1.0    3         3     15        150      0.0       15      1\n\
              00000002  does not answer  -        -         -     -         -        -         -       -\n"
         );
         assert_eq!(
@@ -332,11 +342,12 @@ mod tests {
     #[test]
     fn columns_leave_by_their_worth_and_those_that_stay_give_way() {
         let sheet = Sheet::keys(&board(vec![key("orders/42", "billing", 7, 2)]));
-        assert_eq!(titles(&sheet, 200).len(), 6);
+        assert_eq!(titles(&sheet, 200).len(), 7);
         assert_eq!(
             titles(&sheet, 49),
-            ["KEY", "OWNER", "WAITERS", "GRANTS/MIN"]
+            ["KEY", "OWNER", "WAITERS", "HELD", "GRANTS/MIN"]
         );
+        assert_eq!(titles(&sheet, 40), ["KEY", "WAITERS", "HELD", "GRANTS/MIN"]);
         assert_eq!(titles(&sheet, 31), ["KEY", "WAITERS", "GRANTS/MIN"]);
         for width in 0..120 {
             let fitting = sheet.fitting(width);
@@ -350,7 +361,7 @@ mod tests {
     fn a_long_key_takes_what_is_left() {
         let sheet = Sheet::keys(&board(vec![key(&"k".repeat(500), "billing", 7, 2)]));
         let key_in = |width| sheet.fitting(width)[0].1;
-        assert_eq!((key_in(600), key_in(100)), (500, 50));
+        assert_eq!((key_in(600), key_in(100)), (500, 44));
     }
 
     #[test]

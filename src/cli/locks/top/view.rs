@@ -169,7 +169,7 @@ impl View {
             return;
         }
         if self.board.keys.is_empty() {
-            let none = "no such key changed hands in the last minute";
+            let none = "nobody waits for such a key, and none changed hands in the last minute";
             frame.render_widget(Line::raw(none), area);
             return;
         }

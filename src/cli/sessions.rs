@@ -1,0 +1,127 @@
+//! `fermata sessions`: the open sessions.
+
+use std::time::{Duration, SystemTime};
+
+use fermata_command::output::{Format, Table, colour, print_json, print_text};
+use fermata_command::{Failure, Remote, Span};
+use fermata_proto as proto;
+
+use super::locks::{age, lease_left, short};
+use super::views;
+
+const HELP: &str = "\
+LOCKS counts the lockRefs that live by a session, waiters among them. LEASE
+LEFT and LOCKS are known to the replica that keeps the session, REPLICA: of
+those of other replicas than the one that answers they are not shown. What
+stands under SESSION lets nobody act for it.
+
+Exit status: 0; 64 malformed; 69 no server; 77 not allowed.
+
+Examples:
+  fermata sessions
+  fermata sessions --output json | jq -r '.sessions[].owner' | sort | uniq -c
+
+With --output json the fields are those of ListSessionsResponse in the protobuf
+contract.";
+
+/// List the open sessions
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = HELP)]
+pub struct Args {
+    /// So many at most
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    limit: usize,
+
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Runs the command.
+pub async fn run(args: Args) -> Result<u8, Failure> {
+    let client = args.remote.client()?;
+    let sessions = client.list_sessions(args.limit).await?;
+    match args.remote.format() {
+        Format::Json => print_json(&views::sessions(&sessions))?,
+        Format::Text => print_text(&list(&sessions, SystemTime::now(), colour()))?,
+    }
+    Ok(0)
+}
+
+fn list(sessions: &[proto::SessionInfo], now: SystemTime, colour: bool) -> String {
+    let mut table = Table::new(&[
+        "SESSION",
+        "OWNER",
+        "AGE",
+        "TTL",
+        "LEASE LEFT",
+        "GRACE",
+        "LOCKS",
+        "REPLICA",
+    ]);
+    for session in sessions {
+        let locks = match session.lease_left {
+            Some(_) => session.lock_refs.to_string(),
+            None => String::new(),
+        };
+        table.row(vec![
+            session.session_id.clone(),
+            session.owner.clone(),
+            age(session.create_time, now),
+            span(session.ttl),
+            lease_left(session.lease_left),
+            span(session.disconnect_grace),
+            locks,
+            short(&session.replica),
+        ]);
+    }
+    table.render(colour)
+}
+
+fn span(span: Option<prost_types::Duration>) -> String {
+    let span = span.and_then(|span| Duration::try_from(span).ok());
+    let millis = span.map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
+    millis.map_or_else(String::new, |millis| Span::from_millis(millis).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+
+    #[test]
+    fn a_list_tells_whose_sessions_there_are_and_what_is_known_of_them() {
+        let seconds = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
+        let here = proto::SessionInfo {
+            session_id: "s1".to_owned(),
+            ttl: seconds(30),
+            lease_left: seconds(27),
+            lock_refs: 2,
+            replica: "00000001-0000-4000-8000-000000000000".to_owned(),
+            owner: "billing".to_owned(),
+            create_time: Some(prost_types::Timestamp {
+                seconds: 100,
+                nanos: 0,
+            }),
+            disconnect_grace: Some(prost_types::Duration {
+                seconds: 1,
+                nanos: 500_000_000,
+            }),
+        };
+        let elsewhere = proto::SessionInfo {
+            session_id: "s2".to_owned(),
+            owner: String::new(),
+            lease_left: None,
+            lock_refs: 0,
+            disconnect_grace: None,
+            ..here.clone()
+        };
+        let now = UNIX_EPOCH + Duration::from_secs(190);
+        assert_eq!(
+            list(&[here, elsewhere], now, false),
+            "SESSION  OWNER    AGE    TTL  LEASE LEFT  GRACE    LOCKS  REPLICA\n\
+             s1       billing  1m30s  30s  27.0s       1s500ms  2      00000001\n\
+             s2       -        1m30s  30s  -           -        -      00000001\n"
+        );
+    }
+}

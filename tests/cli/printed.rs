@@ -1,0 +1,177 @@
+//! Where what is printed goes: to a full disk, to a pipe that nobody reads, to a terminal without abilities.
+
+use std::fs::OpenOptions;
+use std::process::Stdio;
+
+use fermata_client::{Client, SessionRequest};
+use serde_json::json;
+
+use super::json::names;
+use super::terminal::Terminal;
+use super::world::World;
+
+/// Those that print and end; what each prints, in part.
+const PRINT: [(&[&str], &str); 10] = [
+    (&["check"], "data_dir"),
+    (&["check", "--output", "json"], "\"valid\": true"),
+    (&["completions", "bash"], "_fermata"),
+    (&["explain", "OVERLOADED"], "OVERLOADED"),
+    (&["explain"], "OVERLOADED"),
+    (&["schema", "print"], "CREATE TABLE"),
+    (&["locks", "ls"], "KEY"),
+    (&["locks", "top"], "REPLICA"),
+    (&["sessions"], "SESSION"),
+    (&["health"], "serving"),
+];
+
+#[test]
+fn what_cannot_be_printed_is_a_failure_of_its_own() {
+    let world = World::new();
+    for (arguments, printed) in PRINT {
+        let text = world.text(arguments);
+        assert!(text.contains(printed), "{arguments:?}: {text}");
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = world.command(arguments).stdout(full).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(74), "{arguments:?}: {said}");
+        assert!(said.contains("No space left"), "{arguments:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn sessions_are_listed_with_what_lets_nobody_act() {
+    let world = World::new();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (session, held) = runtime.block_on(async {
+        let client = Client::connect([&world.endpoint]).unwrap();
+        let session = client.open_session(SessionRequest::new().owner("billing"));
+        let session = session.await.unwrap();
+        let held = session.lock(fermata_client::LockRequest::new("k")).await;
+        (session, held.unwrap())
+    });
+    let listed = world.json(&["sessions"]);
+    let one = &listed["sessions"][0];
+    let all = [
+        "create_time",
+        "disconnect_grace",
+        "lease_left",
+        "lock_refs",
+        "owner",
+        "replica",
+        "session_id",
+        "ttl",
+    ];
+    assert_eq!(names(one), all);
+    assert_eq!(
+        (&one["owner"], &one["lock_refs"]),
+        (&json!("billing"), &json!(1))
+    );
+    let shown = world.text(&["sessions"]);
+    let row = shown.lines().nth(1).unwrap();
+    assert!(row.contains("billing"), "{shown}");
+    let id = row.split_whitespace().next().unwrap();
+    assert_eq!(one["session_id"], json!(id));
+    drop((session, held));
+}
+
+#[test]
+fn health_tells_by_its_status_whether_the_server_serves() {
+    let mut world = World::new();
+    let code = |world: &World, arguments: &[&str]| world.run(arguments).status.code();
+    assert_eq!(world.text(&["health"]), "serving\n");
+    assert_eq!(
+        world.json(&["health", "liveness"]),
+        json!({ "status": "SERVING" })
+    );
+    let one = "fermata.v1.LockService";
+    assert_eq!(code(&world, &["health", one]), Some(0));
+    assert_eq!(code(&world, &["health", "nothing"]), Some(66));
+    world.stop_server();
+    let silent = ["health", "liveness", "--timeout", "300ms"];
+    assert_eq!(code(&world, &silent), Some(69));
+    world.kill_server();
+    assert_eq!(code(&world, &silent), Some(69));
+}
+
+#[test]
+fn a_pipe_that_nobody_reads_ends_it_without_a_word() {
+    let world = World::new();
+    let mut child = world
+        .command(&["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    // As of any program that SIGPIPE ends.
+    assert_eq!(output.status.code(), Some(141), "{said}");
+    assert_eq!(said, "");
+}
+
+/// What is printed on a terminal that can do nothing is what it can show.
+#[test]
+fn a_dumb_terminal_gets_plain_text() {
+    let world = World::new();
+    let mut terminal = Terminal::new(&world);
+    terminal.line(
+        "export TERM=dumb; fermata put '订单/\u{200d}1' v; fermata locks top; echo \"status=$?\"",
+    );
+    let screen = terminal.shows("status=0\n");
+    assert!(screen.contains("REPLICA"), "{screen}");
+    assert!(!terminal.on_other_screen());
+}
+
+/// A key with wide, hidden and reordering characters, as a person sees it.
+#[test]
+fn columns_stay_in_line_and_nothing_is_hidden() {
+    let world = World::new();
+    let mut wide = world.start(&[
+        "lock",
+        "订单/42",
+        "--owner",
+        "财务",
+        "--",
+        "sh",
+        "-c",
+        "echo in; exec sleep 60",
+    ]);
+    assert_eq!(wide.line(), "in");
+    let hidden = "a\u{ad}b\u{61c}c\u{200c}d\u{200d}e";
+    let mut other = world.start(&[
+        "lock",
+        hidden,
+        "--owner",
+        "x",
+        "--",
+        "sh",
+        "-c",
+        "echo in; exec sleep 60",
+    ]);
+    assert_eq!(other.line(), "in");
+    let mut terminal = Terminal::new(&world);
+    terminal.line("clear; fermata locks ls | cut -c1-200; echo \"status=$?\"");
+    let screen = terminal.shows("status=0\n");
+    let row = |of: &str| {
+        let row = screen.lines().find(|line| line.contains(of));
+        row.unwrap_or_else(|| panic!("{of}: {screen}")).to_owned()
+    };
+    assert!(
+        row("\u{5c}u{ad}").contains("a\\u{ad}b\\u{61c}c\\u{200c}d\\u{200d}e"),
+        "{screen}"
+    );
+    // The column of the owner begins where its title does, in columns of the terminal.
+    let column = |line: &str, of: &str| {
+        let (before, _) = line.split_once(of).unwrap();
+        fermata_command::output::width(before)
+    };
+    let title = column(&row("OWNER"), "OWNER");
+    assert_eq!(column(&row("财务"), "财务"), title, "{screen}");
+    assert_eq!(column(&row("\\u{ad}"), " x "), title - 1, "{screen}");
+    for holder in [wide, other] {
+        super::signals::send(holder.pid(), nix::sys::signal::Signal::SIGTERM);
+        holder.end();
+    }
+}
