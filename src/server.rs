@@ -76,6 +76,12 @@ const WINDOW_PER_CALL: u32 = 1024;
 /// What HTTP/2 allows.
 const CONNECTION_WINDOW_MAX: u32 = i32::MAX as u32;
 
+/// How many connections other replicas may have here: some each, of some hundreds.
+pub const PEER_CONNECTIONS_MAX: usize = 2_000;
+
+/// A message of health or reflection is not larger.
+const SMALL_MESSAGE_BYTES_MAX: usize = 16 * 1024;
+
 /// How often answers are looked for that nobody takes: an eighth of their time, within these.
 const UNTAKEN_EVERY_MIN: Duration = Duration::from_millis(20);
 const UNTAKEN_EVERY_MAX: Duration = Duration::from_secs(1);
@@ -303,7 +309,7 @@ impl Server {
         let service = PeerRpc::new(self.engine.clone(), stopping.clone(), ids).guarded(client);
         let layer = CallLayer::new(limits, stopping.clone());
         let listeners = listeners.into_iter().map(ServerListener::Tcp).collect();
-        let accounts = Accounts::new(connection::unbounded(limits.connections_max));
+        let accounts = Accounts::new(connection::unbounded(PEER_CONNECTIONS_MAX));
         let counted = connection::counted(listen::connections(listeners), accounts);
         let routes = Routes::new(service).prepare();
         let stopped = async move { stopping.stopped().await };
@@ -334,6 +340,7 @@ impl Server {
     ) -> Result<Routes, ServerError> {
         let lock_admin = LockAdminRpc::new(
             self.engine.clone(),
+            stopping.clone(),
             Arc::clone(&self.ids),
             self.peers.clone(),
         )
@@ -348,9 +355,21 @@ impl Server {
         };
         Ok(Routes::new(self.lock_service(stopping))
             .add_service(LockAdminServer::new(lock_admin).max_decoding_message_size(bytes_max))
-            .add_service(health.service())
-            .add_service(reflection().build_v1()?)
-            .add_service(reflection().build_v1alpha()?))
+            .add_service(
+                health
+                    .service()
+                    .max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
+            )
+            .add_service(
+                reflection()
+                    .build_v1()?
+                    .max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
+            )
+            .add_service(
+                reflection()
+                    .build_v1alpha()?
+                    .max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
+            ))
     }
 
     fn lock_service(&self, stopping: Stopping) -> LockServiceServer<LockServiceRpc> {

@@ -1,6 +1,6 @@
 //! Who a caller is: by its token, by the certificate of its connection, or as the user at the other end of a Unix socket.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use super::Policy;
@@ -19,6 +19,17 @@ pub struct Origin {
     pub unix_user: Option<u32>,
 }
 
+/// The machine, or those behind one address. Of IPv6 the first 64 bits: one machine has all of the others.
+pub fn machine(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let network = address.to_bits() >> 64 << 64;
+            IpAddr::V6(Ipv6Addr::from_bits(network))
+        }
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
 /// Who makes a call.
 #[derive(Clone, Debug)]
 pub struct Login {
@@ -26,8 +37,9 @@ pub struct Login {
     pub identity: Arc<str>,
     /// From where, for people.
     pub from: Arc<str>,
-    /// The machine that it calls from, where that is known.
+    /// The machine that it calls from, or its user here, where that is known.
     address: Option<IpAddr>,
+    unix_user: Option<u32>,
     by: By,
 }
 
@@ -75,15 +87,18 @@ impl Login {
             identity: Arc::from(""),
             from: Arc::from(""),
             address: None,
+            unix_user: None,
             by: By::Nothing,
         }
     }
 
     /// Whose share a call is of: of its identity, where it has one, else of its machine. Empty: nobody's.
     pub fn share_of(&self) -> Arc<str> {
-        match self.address {
-            Some(address) if self.identity.is_empty() => Arc::from(address.to_string()),
-            Some(_) | None => Arc::clone(&self.identity),
+        match (self.address, self.unix_user) {
+            _ if !self.identity.is_empty() => Arc::clone(&self.identity),
+            (Some(address), _) => Arc::from(machine(address).to_string()),
+            (None, Some(user)) => Arc::from(format!("unix:{user}")),
+            (None, None) => Arc::from(""),
         }
     }
 
@@ -107,10 +122,12 @@ impl Policy {
     ) -> Result<Login, LoginRefused> {
         let from = caller.map_or_else(|| Arc::from(""), |caller| Arc::clone(&caller.from));
         let address = caller.and_then(|caller| caller.address);
+        let unix_user = caller.and_then(|caller| caller.unix_user);
         let login = |identity, by| Login {
             identity,
             from: Arc::clone(&from),
             address,
+            unix_user,
             by,
         };
         if let (Some(tokens), Some(token)) = (&self.tokens, token) {
@@ -122,9 +139,8 @@ impl Policy {
         if let Some(identity) = certificate.filter(|_| self.certificates) {
             return Ok(login(identity, By::Certificate));
         }
-        let user = caller.and_then(|caller| caller.unix_user);
         // Where nobody is asked, a client is the same whichever way it comes.
-        if let Some(user) = user.filter(|_| self.needs_login()) {
+        if let Some(user) = unix_user.filter(|_| self.needs_login()) {
             return Ok(login(Arc::from(format!("unix:{user}")), By::Unix));
         }
         match self.needs_login() {

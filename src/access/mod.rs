@@ -15,7 +15,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::watch;
 
-pub use login::{Login, LoginRefused, Origin};
+pub use login::{Login, LoginRefused, Origin, machine};
 pub use rules::{Rules, RulesError, Scope, Verb, Verbs};
 pub use tokens::{NewToken, TokenError, Tokens};
 

@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{HeaderMap, Request, Response};
-use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::{Instant, timeout_at};
+use http_body_util::BodyExt as _;
+use tokio::time::{Instant, timeout, timeout_at};
 use tonic::body::Body;
 use tonic::{Code, Status};
 use tower::{Layer, Service};
@@ -21,9 +21,10 @@ use super::budget::{
     Arrival, CallInFlight, ConnectionInfo, ReceivedBody, ReservedBytes, UnsentBody, WithoutRoom,
 };
 use super::deadline::Deadline;
+use super::listing_turns::ListingTurns;
 use super::status;
 use super::stopping::Stopping;
-use crate::engine::{Begins, Engine, EngineError};
+use crate::engine::{Begins, Engine};
 use crate::limits::Limits;
 
 /// The path of what this layer speaks for: other services keep their own statuses.
@@ -33,7 +34,11 @@ const OURS: &str = "/fermata.";
 const LOCK_SERVICE: &str = "/fermata.v1.LockService/";
 
 /// The methods whose messages come in as their callers like.
-const STREAMS_IN: [&str; 2] = ["/KeepAlive", "/Pipeline"];
+const STREAMS_IN: [&str; 3] = ["/KeepAlive", "/Pipeline", "/ServerReflectionInfo"];
+
+/// What is read of a call that is refused, and for how long. A call whose message comes after its answer is one more reset of
+/// a stream; and of many such a client is held for an attacker, and loses its connection.
+const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Wraps a server in [`Calls`].
 #[derive(Clone)]
@@ -44,8 +49,7 @@ pub struct CallLayer {
     call_max: Duration,
     stopping: Stopping,
     check: AccessCheck,
-    listings: Arc<Semaphore>,
-    listings_max: u64,
+    listings: ListingTurns,
     /// Whose clients these are; `None` of other replicas, whose calls were admitted where they came from, or are by the home.
     engine: Option<Engine>,
 }
@@ -59,34 +63,9 @@ impl CallLayer {
             call_max: limits.call_max(),
             stopping,
             check: AccessCheck::open(),
-            listings: Arc::new(Semaphore::new(
-                limits.listings_max.min(Semaphore::MAX_PERMITS),
-            )),
-            listings_max: u64::try_from(limits.listings_max).unwrap_or(u64::MAX),
+            listings: ListingTurns::new(limits.listings_max),
             engine: None,
         }
-    }
-
-    /// The turn of a listing: of those of its connection, and then of all.
-    async fn listing_turn<'a>(
-        &'a self,
-        open: Option<&'a CallInFlight>,
-        answer_by: Instant,
-    ) -> Result<[Option<SemaphorePermit<'a>>; 2], Status> {
-        let turns = async {
-            // They are never closed.
-            let own = match open {
-                Some(open) => open.account().listing.acquire().await.ok(),
-                None => None,
-            };
-            [own, self.listings.acquire().await.ok()]
-        };
-        timeout_at(answer_by, turns).await.map_err(|_elapsed| {
-            status::of_engine(&EngineError::Exhausted {
-                what: "listings_max",
-                limit: self.listings_max,
-            })
-        })
     }
 
     /// For clients of this engine: what it would refuse for want of room is refused before it is read.
@@ -148,7 +127,14 @@ where
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         if let Some(overloaded) = self.layer.overloaded(request.uri().path()) {
-            return Box::pin(async move { Ok(overloaded) });
+            if let Some(info) = request.extensions().get::<ConnectionInfo>() {
+                info.account.note_refused();
+            }
+            let body = request.into_body();
+            return Box::pin(async move {
+                let _ = timeout(REFUSED_WITHIN, read_out(body)).await;
+                Ok(overloaded)
+            });
         }
         let deadline = Deadline::of_headers(request.headers());
         request.extensions_mut().insert(deadline);
@@ -156,7 +142,9 @@ where
         let caller = connection.as_ref().and_then(|info| info.origin.as_ref());
         let path = request.uri().path();
         let login = self.layer.check.login(path, request.headers(), caller);
-        let open = connection.as_ref().map(|info| info.account.begin());
+        let open = connection
+            .as_ref()
+            .map(|info| info.account.begin(bytes_of(request.headers())));
         match login {
             Ok(login) => drop(request.extensions_mut().insert(login)),
             Err(refused) => return Box::pin(async move { Ok(refused.into_http()) }),
@@ -167,19 +155,23 @@ where
         let span = span_of(path);
         let message_bytes_max = self.layer.message_bytes_max;
         let answer_by = deadline.answer_within(self.layer.call_max);
-        let arrival = match ours && !STREAMS_IN.iter().any(|method| path.ends_with(method)) {
-            true => Arrival::By(answer_by),
-            false => Arrival::Each(self.layer.call_max),
+        let arrival = match STREAMS_IN.iter().any(|method| path.ends_with(method)) {
+            false => Arrival::By(answer_by),
+            true => Arrival::Each(self.layer.call_max),
         };
         let answers = AnswerKind::of(path);
         let (body_of, stopping) = (open.clone(), self.layer.stopping.clone());
-        let request = request.map(|body| {
+        let mut request = request.map(|body| {
             let body = ReceivedBody::new(body, body_of, arrival, message_bytes_max, stopping);
             Body::new(body)
         });
         let mut inner = self.inner.clone();
         std::mem::swap(&mut inner, &mut self.inner);
-        let listing = answers.is_listing.then(|| self.layer.clone());
+        if answers.is_listing {
+            let own = open.as_ref().map(|open| Arc::clone(open.account()));
+            let turns = self.layer.listings.clone().on(own.as_deref());
+            request.extensions_mut().insert(turns);
+        }
         let answered = async move {
             let reserved = match (&open, answers.brings_values) {
                 (Some(open), true) => match reserved(open, answer_by).await {
@@ -187,13 +179,6 @@ where
                     Err(no_room) => return Ok(no_room.into_http()),
                 },
                 (None, _) | (_, false) => None,
-            };
-            let turns = match &listing {
-                Some(layer) => match layer.listing_turn(open.as_deref(), answer_by).await {
-                    Ok(turns) => Some(turns),
-                    Err(refused) => return Ok(refused.into_http()),
-                },
-                None => None,
             };
             let call = inner.call(request);
             // tonic's own timer sits outside of this layer, starts later and is polled after it: a call
@@ -207,7 +192,6 @@ where
                     Err(_elapsed) => status::deadline_exceeded().into_http(),
                 },
             };
-            drop(turns);
             let response = if ours {
                 mapped(response, message_bytes_max)
             } else {
@@ -228,6 +212,19 @@ where
         };
         Box::pin(answered.instrument(span))
     }
+}
+
+/// Reads what is left of a message, and drops it.
+async fn read_out(mut body: Body) {
+    while let Some(Ok(_)) = body.frame().await {}
+}
+
+/// How long the headers of a call are.
+fn bytes_of(headers: &HeaderMap) -> usize {
+    let lengths = headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len());
+    lengths.sum()
 }
 
 /// Room for the value that a call is to answer. `None`: nothing is bounded there.

@@ -113,7 +113,11 @@ async fn handshake(
         }
         Ok(Err((error, io))) => {
             let why = tls::distrust(&error, "the caller");
-            farewell(io).await;
+            tokio::select! {
+                biased;
+                () = Arc::clone(counted.account()).until_cut() => {}
+                () = farewell(io) => {}
+            }
             // Whoever only looks whether somebody listens says nothing.
             why.ok_or(error)
         }

@@ -85,13 +85,12 @@ async fn answers_that_nobody_reads_are_bounded_and_others_go_on() {
             refused(&came).len() >= 185
         })
         .await;
-        assert_eq!(
-            refused(&came).len(),
-            185,
-            "15 of a little more than 256 KiB fit into 4 MiB"
-        );
+        // 15 of a little more than 256 KiB fit into 4 MiB, or 14 with what HTTP/2 has of them.
+        let kept = 200 - refused(&came).len();
+        assert!((14..=15).contains(&kept), "{kept}");
         let held = hog.accounts.held().bytes;
-        assert!(held <= 4 * MIB + 16 * 1024, "{held}");
+        // With what of those HTTP/2 has, and the calls themselves.
+        assert!(held <= 4 * MIB + 15 * 32 * 1024, "{held}");
         let mut innocent = world.client().await;
         let read = innocent.get(get("large")).await.unwrap().into_inner();
         assert_eq!(read.value.len(), 256 * KIB as usize);
@@ -112,7 +111,7 @@ async fn answers_that_nobody_reads_are_bounded_and_others_go_on() {
             .filter(|came| came.kind == DATA)
             .map(|came| came.payload.len())
             .sum();
-        assert!(bytes > 15 * 256 * KIB as usize, "{bytes}");
+        assert!(bytes > kept * 256 * KIB as usize, "{bytes}");
         until(async || hog.accounts.held().bytes == 0).await;
     }
 }
@@ -152,7 +151,10 @@ async fn listings_that_nobody_reads_are_bounded() {
     })
     .await;
     let held = hog.accounts.held().bytes;
-    assert!((3 * MIB..=4 * MIB + 16 * 1024).contains(&held), "{held}");
+    assert!(
+        (3 * MIB..=4 * MIB + 200 * 32 * 1024).contains(&held),
+        "{held}"
+    );
 }
 
 #[tokio::test]
@@ -175,8 +177,8 @@ async fn an_answer_that_nobody_takes_ends_and_a_connection_of_such_as_well() {
     burst.extend(call(3, "WatchLock", &watch));
     mixed.send(&burst).await;
     until(async || mixed.accounts.held().bytes > 256 * 1024).await;
-    // What is left in HTTP/2 is one frame.
-    until(async || mixed.accounts.held().bytes <= 16 * 1024).await;
+    // What is left is one frame in HTTP/2, and the calls themselves.
+    until(async || mixed.accounts.held().bytes <= 64 * 1024).await;
     mixed.ping().await;
     let mut more = window_update(1, 1024 * KIB);
     more.extend(window_update(3, 1024 * KIB));
@@ -281,7 +283,8 @@ async fn messages_that_never_end_are_bounded_and_end() {
     let held = hog.accounts.held().bytes;
     // With what may be unread of a connection, which waits.
     let unread = 4 * (MIB + 64 * 1024);
-    assert!(held <= 4 * MIB + unread, "{held}");
+    let calls = 200 * 12 * 1024;
+    assert!(held <= 4 * MIB + unread + calls, "{held}");
     let mut innocent = world.client().await;
     innocent.get(get("large")).await.unwrap();
     let mut came = Vec::new();
@@ -316,6 +319,6 @@ async fn a_message_of_a_stream_that_never_ends_ends_the_stream() {
                 break;
             }
         }
-        assert!(stream.accounts.held().bytes < 16 * 1024);
+        assert!(stream.accounts.held().bytes < 32 * 1024);
     }
 }

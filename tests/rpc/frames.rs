@@ -14,6 +14,8 @@ use tokio::time::timeout;
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;
 pub const RST_STREAM: u8 = 3;
+/// The flag of a frame that answers another one.
+pub const ACK: u8 = 1;
 pub const SETTINGS: u8 = 4;
 pub const PING: u8 = 6;
 pub const GOAWAY: u8 = 7;
@@ -101,8 +103,11 @@ impl Frames {
         let mut all = Vec::new();
         loop {
             let came = self.next().await.unwrap();
-            if (came.kind, came.flags) == (PING, 1) {
-                return all;
+            match (came.kind, came.flags) {
+                (PING, ACK) => return all,
+                // A server that asks whether somebody is there ends the connection without an answer.
+                (PING, _) => self.send(&frame(PING, ACK, 0, &came.payload)).await,
+                _ => {}
             }
             let words = String::from_utf8_lossy(&came.payload);
             assert_ne!(came.kind, GOAWAY, "{words}");
@@ -150,7 +155,11 @@ pub fn headers_of(method: &str) -> Vec<u8> {
         true => "LockAdmin",
         false => "LockService",
     };
-    let path = format!("/fermata.v1.{service}/{method}");
+    headers_of_path(&format!("/fermata.v1.{service}/{method}"))
+}
+
+/// The same of any call.
+pub fn headers_of_path(path: &str) -> Vec<u8> {
     let content = b"application/grpc";
     let mut block = vec![0x83, 0x86, 0x04, u8::try_from(path.len()).unwrap()];
     block.extend(path.as_bytes());

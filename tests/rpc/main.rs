@@ -32,6 +32,7 @@ mod peer_tls;
 mod peers;
 mod pipeline;
 mod renewals;
+mod retained;
 mod says;
 mod section;
 mod served;

@@ -4,11 +4,12 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::config::{Config, StoreKind};
 use crate::limits::Limits;
+use crate::server::PEER_CONNECTIONS_MAX;
 
 /// What else needs some: the store, listeners, connections between replicas, the runtime …
 const OWN: u64 = 256;
-/// … and connections to the nodes of a cluster.
-const OF_CLUSTER: u64 = 512;
+/// … and connections to the nodes of a cluster, and those of other replicas.
+const OF_CLUSTER: u64 = 512 + PEER_CONNECTIONS_MAX as u64;
 
 /// There are fewer descriptors than connections that were asked for.
 #[derive(Debug, thiserror::Error)]

@@ -11,6 +11,11 @@ use super::accounts::AllAccounts;
 use super::unsent::Unsent;
 use super::{SMALL_BYTES, ShareOf, wide};
 
+/// What a call takes by itself, with the stream that it came on, in bytes: some 50 KiB at most, which few have …
+const CALL_BYTES: u64 = 8 * 1024;
+/// … and so many times its headers.
+const TIMES_HEADERS: u64 = 3;
+
 /// What a value that is to be read is taken for before any came.
 const VALUE_BYTES: u64 = 256 * 1024;
 
@@ -20,6 +25,8 @@ pub struct Account {
     who: ShareOf,
     /// What it holds.
     bytes: AtomicU64,
+    /// What its calls take by themselves. There may be no more of them than streams, so it has no part in `has_room`.
+    call_bytes: AtomicU64,
     /// What it is about to hold: what is reserved for values that are being read.
     reserved: AtomicU64,
     /// What one more value that is read is taken for.
@@ -27,9 +34,11 @@ pub struct Account {
     /// Those who wait for room take turns.
     turn: Semaphore,
     waiting: AtomicU64,
+    /// How many of them keep a message unread meanwhile.
+    unread: AtomicU64,
     room: Notify,
     /// Listings take turns as well.
-    pub listing: Semaphore,
+    pub listing: Arc<Semaphore>,
     cut: Notify,
     is_cut: AtomicBool,
     used: Mutex<Use>,
@@ -48,12 +57,14 @@ impl Account {
         Account {
             who,
             bytes: AtomicU64::new(0),
+            call_bytes: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
             value_bytes: AtomicU64::new(VALUE_BYTES),
             turn: Semaphore::new(1),
             waiting: AtomicU64::new(0),
+            unread: AtomicU64::new(0),
             room: Notify::new(),
-            listing: Semaphore::new(1),
+            listing: Arc::new(Semaphore::new(1)),
             cut: Notify::new(),
             is_cut: AtomicBool::new(false),
             used: Mutex::new(Use {
@@ -77,16 +88,17 @@ impl Account {
 
     /// What it holds, in bytes; with what may be unread while somebody waits for room.
     pub(super) fn held(&self) -> u64 {
-        let unread = match self.waiting.load(Ordering::Relaxed) {
+        let unread = match self.unread.load(Ordering::Relaxed) {
             0 => 0,
             _ => self.shared.limits.window_bytes,
         };
-        self.bytes.load(Ordering::Relaxed) + unread
+        let calls = self.call_bytes.load(Ordering::Relaxed);
+        self.bytes.load(Ordering::Relaxed) + calls + unread
     }
 
     /// Whether it holds less than it may, with what is reserved.
     pub fn has_room(&self) -> bool {
-        self.bytes.load(Ordering::Relaxed) + self.reserved.load(Ordering::Relaxed)
+        self.bytes.load(Ordering::SeqCst) + self.reserved.load(Ordering::SeqCst)
             < self.shared.limits.connection_bytes_max
     }
 
@@ -106,8 +118,8 @@ impl Account {
 
     /// Whether there is room for so many bytes more. There is for anything where nothing else is held.
     fn fits(&self, bytes: u64) -> bool {
-        let reserved = self.reserved.load(Ordering::Relaxed);
-        let held = self.bytes.load(Ordering::Relaxed).saturating_add(reserved);
+        let reserved = self.reserved.load(Ordering::SeqCst);
+        let held = self.bytes.load(Ordering::SeqCst).saturating_add(reserved);
         held == 0 || held.saturating_add(bytes) <= self.shared.limits.connection_bytes_max
     }
 
@@ -124,16 +136,21 @@ impl Account {
             .then(|| self.charge(bytes))
     }
 
-    /// The same once there is room for them.
+    /// Counts so many bytes of a message once there is room for them. What is reserved for answers has no part in that: who
+    /// waits for those does not keep messages out that end their waiting.
     pub async fn when_room(self: Arc<Self>, bytes: u64) -> Charge {
-        self.until(|| self.fits(bytes)).await;
+        let fits = || {
+            let held = self.bytes.load(Ordering::SeqCst);
+            held == 0 || held.saturating_add(bytes) <= self.shared.limits.connection_bytes_max
+        };
+        self.until(RoomFor::Message, fits).await;
         self.charge(bytes)
     }
 
     /// Reserves room for a value that is to be read, once there is: as much as those had that came lately.
     pub async fn reserve_value(self: Arc<Self>) -> ReservedBytes {
         let estimate = || self.value_bytes.load(Ordering::Relaxed);
-        self.until(|| self.fits(estimate())).await;
+        self.until(RoomFor::Answer, || self.fits(estimate())).await;
         let bytes = estimate();
         self.reserved.fetch_add(bytes, Ordering::Relaxed);
         ReservedBytes {
@@ -143,11 +160,11 @@ impl Account {
     }
 
     /// Returns once this is so. Those who wait take turns.
-    async fn until(self: &Arc<Self>, is_so: impl Fn() -> bool) {
-        if self.waiting.load(Ordering::Relaxed) == 0 && is_so() {
+    async fn until(self: &Arc<Self>, waits: RoomFor, is_so: impl Fn() -> bool) {
+        if self.waiting.load(Ordering::SeqCst) == 0 && is_so() {
             return;
         }
-        let _waiting = self.wait();
+        let _waiting = self.wait(waits);
         // It is never closed.
         let _turn = self.turn.acquire().await;
         self.once(is_so).await;
@@ -167,26 +184,29 @@ impl Account {
 
     /// Returns once it holds less than it may.
     pub async fn until_room(self: Arc<Self>) {
-        let _waiting = self.wait();
+        let _waiting = self.wait(RoomFor::Message);
         self.once(|| self.has_room()).await;
     }
 
-    /// Somebody does not read on until there is room.
-    fn wait(self: &Arc<Self>) -> WaitingForRoom {
-        if self.waiting.fetch_add(1, Ordering::Relaxed) == 0 {
+    fn wait(self: &Arc<Self>, waits: RoomFor) -> WaitingForRoom {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        if waits == RoomFor::Message && self.unread.fetch_add(1, Ordering::Relaxed) == 0 {
             self.shared.add(self.shared.limits.window_bytes);
         }
-        WaitingForRoom(Arc::clone(self))
+        WaitingForRoom {
+            account: Arc::clone(self),
+            waits,
+        }
     }
 
     fn give_back(&self, bytes: u64) {
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes, Ordering::SeqCst);
         self.shared.give_back(bytes);
         self.freed();
     }
 
     fn freed(&self) {
-        if self.waiting.load(Ordering::Relaxed) > 0 {
+        if self.waiting.load(Ordering::SeqCst) > 0 {
             self.room.notify_waiters();
         }
     }
@@ -219,16 +239,27 @@ impl Account {
         }
     }
 
-    /// A call began.
-    pub fn begin(self: &Arc<Self>) -> Arc<CallInFlight> {
+    /// A call began, with so many bytes of headers.
+    pub fn begin(self: &Arc<Self>, header_bytes: usize) -> Arc<CallInFlight> {
         let mut used = self.used();
         used.calls += 1;
         used.has_called = true;
         drop(used);
+        let bytes = CALL_BYTES + wide(header_bytes) * TIMES_HEADERS;
+        self.call_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.shared.add(bytes);
         Arc::new(CallInFlight {
             account: Arc::clone(self),
+            bytes,
             received: Mutex::new(None),
         })
+    }
+
+    /// A call was refused before it began: its client is there all the same.
+    pub fn note_refused(&self) {
+        let mut used = self.used();
+        used.has_called = true;
+        used.idle_since = Instant::now();
     }
 
     pub(super) fn calls(&self) -> usize {
@@ -289,6 +320,11 @@ impl Charge {
         self.bytes
     }
 
+    /// Is also what the other one was, of the same account.
+    pub fn absorb(&mut self, mut other: Charge) {
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
     /// It is so many bytes now.
     pub fn resize(&mut self, bytes: u64) {
         if bytes > self.bytes {
@@ -319,18 +355,32 @@ impl Drop for ReservedBytes {
     fn drop(&mut self) {
         self.account
             .reserved
-            .fetch_sub(self.bytes, Ordering::Relaxed);
+            .fetch_sub(self.bytes, Ordering::SeqCst);
         self.account.freed();
     }
 }
 
+/// What somebody waits for room for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RoomFor {
+    /// A message that is not read on until there is room.
+    Message,
+    /// A call whose answer is not read yet.
+    Answer,
+}
+
 /// Somebody waits for room.
-struct WaitingForRoom(Arc<Account>);
+struct WaitingForRoom {
+    account: Arc<Account>,
+    waits: RoomFor,
+}
 
 impl Drop for WaitingForRoom {
     fn drop(&mut self) {
-        if self.0.waiting.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.0.shared.give_back(self.0.shared.limits.window_bytes);
+        let account = &self.account;
+        account.waiting.fetch_sub(1, Ordering::SeqCst);
+        if self.waits == RoomFor::Message && account.unread.fetch_sub(1, Ordering::Relaxed) == 1 {
+            account.shared.give_back(account.shared.limits.window_bytes);
         }
     }
 }
@@ -338,6 +388,8 @@ impl Drop for WaitingForRoom {
 /// A call, until its answer was handed over.
 pub struct CallInFlight {
     account: Arc<Account>,
+    /// What it takes by itself.
+    bytes: u64,
     /// Its message.
     received: Mutex<Option<Charge>>,
 }
@@ -363,6 +415,10 @@ impl CallInFlight {
 
 impl Drop for CallInFlight {
     fn drop(&mut self) {
+        self.account
+            .call_bytes
+            .fetch_sub(self.bytes, Ordering::Relaxed);
+        self.account.shared.give_back(self.bytes);
         let mut used = self.account.used();
         used.calls -= 1;
         if used.calls == 0 {

@@ -191,11 +191,11 @@ impl AllAccounts {
     fn cut_idle(&self, newcomer: ShareOf, now: Instant) -> bool {
         let open = self.open();
         let max = self.limits.connections_max;
+        let have = open.of.get(&newcomer).copied().unwrap_or(0);
+        // With one connection less: where its share is used up, only one of its own helps the newcomer.
+        let has_share = shares::admit(max.saturating_sub(1), have, max).is_ok();
         let is_full = open.accounts.len() >= max;
-        let may_go = |account: &&Arc<Account>| {
-            // Where only the share of the newcomer is used up, it is one of its own.
-            is_full || account.who() == newcomer
-        };
+        let may_go = |account: &&Arc<Account>| account.who() == newcomer || (is_full && has_share);
         let left = open.accounts.values().filter(may_go);
         if left.clone().any(|account| account.is_cut()) {
             return true;

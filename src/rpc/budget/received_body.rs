@@ -44,6 +44,8 @@ pub struct ReceivedBody {
     scan: Scan,
     /// What the message that is coming in holds.
     charge: Option<Charge>,
+    /// What a stream keeps of its largest message, until it ends: that much memory its decoder has from there on.
+    kept: Option<Charge>,
     /// What came, and waits until there is room for its message.
     held_up: Option<HeldUp>,
     /// Made when there is something to wait for: most messages are there at once.
@@ -78,6 +80,7 @@ impl ReceivedBody {
             call: call.filter(|call| call.account().is_bounded()),
             scan: Scan::default(),
             charge: None,
+            kept: None,
             held_up: None,
             late: None,
         }
@@ -86,24 +89,34 @@ impl ReceivedBody {
     /// What came may be decoded.
     fn pass(&mut self, data: Bytes) -> Frame<Bytes> {
         if self.scan.is_between() {
-            // A message was completed.
-            self.late = None;
-            match (self.charge.take(), &self.call, self.arrival) {
-                (Some(charge), Some(call), Arrival::By(_)) => call.received(charge),
-                (charge, _, _) => drop(charge),
-            }
+            self.completed();
         }
         Frame::data(data)
+    }
+
+    /// A message was completed.
+    fn completed(&mut self) {
+        self.late = None;
+        let Some(charge) = self.charge.take() else {
+            return;
+        };
+        match (self.arrival, &self.call) {
+            (Arrival::By(_), Some(call)) => call.received(charge),
+            (Arrival::Each(_), _) if charge.bytes() > wide(SMALL_BYTES) || self.kept.is_some() => {
+                match &mut self.kept {
+                    Some(kept) => kept.absorb(charge),
+                    none => *none = Some(charge),
+                }
+            }
+            (Arrival::Each(_), _) | (Arrival::By(_), None) => {}
+        }
     }
 
     /// What may be decoded of what came; `None`: it waits for room.
     fn came(&mut self, data: Bytes) -> Option<Frame<Bytes>> {
         let completed = self.scan.advance(&data);
         if completed {
-            self.late = None;
-            if matches!(self.arrival, Arrival::Each(_)) {
-                self.charge = None;
-            }
+            self.completed();
         }
         let Some(call) = &self.call else {
             return Some(self.pass(data));
@@ -119,7 +132,11 @@ impl ReceivedBody {
             return Some(self.pass(data));
         }
         let account = call.account();
-        let bytes = wide(announced);
+        let kept = self.kept.as_ref().map_or(0, Charge::bytes);
+        let bytes = wide(announced).saturating_sub(kept);
+        if bytes == 0 {
+            return Some(self.pass(data));
+        }
         if announced <= SMALL_BYTES {
             self.charge = Some(account.charge(bytes));
             return Some(self.pass(data));

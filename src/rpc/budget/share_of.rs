@@ -1,15 +1,15 @@
 //! ShareOf is at the other end of a connection, as far as shares go: clients of one address share what there is.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::Account;
-use crate::access::Origin;
+use crate::access::{Origin, machine};
 
 /// One who has a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ShareOf {
-    /// A machine, or those behind one address. Of IPv6 the first 64 bits: one machine has all of the others.
+    /// A machine, as [`machine`] has it.
     Address(IpAddr),
     /// A user at the other end of a Unix socket.
     UnixUser(u32),
@@ -22,12 +22,8 @@ impl ShareOf {
     pub fn of(origin: Option<&Origin>) -> ShareOf {
         let address = origin.and_then(|origin| origin.address);
         let user = origin.and_then(|origin| origin.unix_user);
-        match (address.map(|address| address.to_canonical()), user) {
-            (Some(IpAddr::V6(address)), _) => {
-                let network = address.to_bits() >> 64 << 64;
-                ShareOf::Address(IpAddr::V6(Ipv6Addr::from_bits(network)))
-            }
-            (Some(address), _) => ShareOf::Address(address),
+        match (address, user) {
+            (Some(address), _) => ShareOf::Address(machine(address)),
             (None, Some(user)) => ShareOf::UnixUser(user),
             (None, None) => ShareOf::Unknown,
         }

@@ -5,27 +5,61 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
+use tonic::body::Body;
 
-use super::{Account, Charge, wide};
+use super::{CallInFlight, Charge, wide};
 
 /// So much of an answer is handed over at once: HTTP/2 sends frames of that size, and asks for more as it may send more. What
 /// it has taken is kept until it is sent, or the connection is gone.
 const SLICE_BYTES: usize = 16 * 1024;
 
+/// Where messages come from. Whoever makes them keeps the memory of the last one.
+pub(super) struct MessageSource(Mutex<Body>);
+
+impl MessageSource {
+    pub fn new(body: Body) -> MessageSource {
+        MessageSource(Mutex::new(body))
+    }
+
+    pub fn body(&self) -> MutexGuard<'_, Body> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing comes any more.
+    pub fn end(&self) {
+        let ended = std::mem::replace(&mut *self.body(), Body::empty());
+        // Without the lock: that may end what makes messages.
+        drop(ended);
+    }
+}
+
 /// One message of an answer, until all of it was sent.
 pub(super) struct Unsent {
-    account: Arc<Account>,
+    /// Which is not over while HTTP/2 has some of its answer.
+    call: Arc<CallInFlight>,
+    source: Arc<MessageSource>,
     number: u64,
     state: Mutex<State>,
 }
 
 struct State {
-    /// What was not handed over yet.
+    /// What was not handed over yet: its memory goes as a whole.
     left: Bytes,
+    /// What all of `left` holds, for as long as there is any.
+    whole: u64,
+    /// What was handed over, and is not sent.
+    handed_over: u64,
     charge: Charge,
     /// When some of it was taken or sent for the last time.
     since: Instant,
     is_ended: bool,
+}
+
+impl State {
+    fn count(&mut self) {
+        let whole = if self.left.is_empty() { 0 } else { self.whole };
+        self.charge.resize(whole + self.handed_over);
+    }
 }
 
 /// What comes next of it.
@@ -38,12 +72,20 @@ pub(super) enum NextSlice {
 }
 
 impl Unsent {
-    pub fn new(account: &Arc<Account>, message: Bytes, charge: Charge) -> Arc<Unsent> {
+    pub fn new(
+        call: &Arc<CallInFlight>,
+        source: &Arc<MessageSource>,
+        message: Bytes,
+        charge: Charge,
+    ) -> Arc<Unsent> {
         Arc::new_cyclic(|this| Unsent {
-            account: Arc::clone(account),
-            number: account.note_unsent(this.clone()),
+            number: call.account().note_unsent(this.clone()),
+            call: Arc::clone(call),
+            source: Arc::clone(source),
             state: Mutex::new(State {
+                whole: wide(message.len()),
                 left: message,
+                handed_over: 0,
                 charge,
                 since: Instant::now(),
                 is_ended: false,
@@ -64,36 +106,52 @@ impl Unsent {
             return NextSlice::Done;
         }
         state.since = Instant::now();
+        let is_small = state.whole <= wide(SLICE_BYTES);
         let length = state.left.len().min(SLICE_BYTES);
-        let bytes = state.left.split_to(length);
+        let part = state.left.split_to(length);
+        // Of a large message a copy: a part of it would keep all of it.
+        let bytes = match is_small {
+            true => part,
+            false => Bytes::copy_from_slice(&part),
+        };
+        if state.left.is_empty() {
+            // An empty part keeps it as well.
+            state.left = Bytes::new();
+        }
+        state.handed_over += wide(length);
+        state.count();
         let of = Arc::clone(self);
         NextSlice::Slice(Bytes::from_owner(Slice { bytes, of }))
     }
 
-    /// Whether none of it was taken for so long: then what is left is taken away.
+    /// Whether none of it was taken for so long: then what is left is taken away, and nothing comes after it.
     pub fn end_if_untaken(&self, now: Instant, answer_max: Duration) -> bool {
         let mut state = self.state();
         if now.saturating_duration_since(state.since) < answer_max {
             return false;
         }
-        let left = wide(std::mem::take(&mut state.left).len());
-        state.is_ended |= left > 0;
-        let rest = state.charge.bytes().saturating_sub(left);
-        state.charge.resize(rest);
+        let left = std::mem::take(&mut state.left);
+        let is_new = !left.is_empty() && !state.is_ended;
+        state.is_ended |= is_new;
+        state.count();
+        drop(state);
+        if is_new {
+            self.source.end();
+        }
         true
     }
 
     fn sent(&self, bytes: usize) {
         let mut state = self.state();
         state.since = Instant::now();
-        let rest = state.charge.bytes().saturating_sub(wide(bytes));
-        state.charge.resize(rest);
+        state.handed_over = state.handed_over.saturating_sub(wide(bytes));
+        state.count();
     }
 }
 
 impl Drop for Unsent {
     fn drop(&mut self) {
-        self.account.forget_unsent(self.number);
+        self.call.account().forget_unsent(self.number);
     }
 }
 
@@ -112,5 +170,94 @@ impl AsRef<[u8]> for Slice {
 impl Drop for Slice {
     fn drop(&mut self) {
         self.of.sent(self.bytes.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::super::{AccountLimits, Accounts, Connection, ShareOf};
+    use super::*;
+
+    /// A message that tells when its memory is free.
+    struct Message {
+        bytes: Vec<u8>,
+        is_free: Arc<AtomicBool>,
+    }
+
+    impl AsRef<[u8]> for Message {
+        fn as_ref(&self) -> &[u8] {
+            &self.bytes
+        }
+    }
+
+    impl Drop for Message {
+        fn drop(&mut self) {
+            self.is_free.store(true, Ordering::Relaxed);
+        }
+    }
+
+    async fn connection() -> Connection {
+        let accounts = Accounts::new(AccountLimits {
+            connections_max: 1,
+            connection_bytes_max: 1 << 30,
+            bytes_max: 1 << 30,
+            window_bytes: 0,
+            answer_max: Duration::from_secs(1),
+        });
+        accounts.admit(ShareOf::Unknown).await.unwrap()
+    }
+
+    /// One of so many bytes, and whether its memory is free.
+    fn unsent(connection: &Connection, length: usize) -> (Arc<Unsent>, Arc<AtomicBool>) {
+        let is_free = Arc::new(AtomicBool::new(false));
+        let message = Bytes::from_owner(Message {
+            bytes: vec![7; length],
+            is_free: Arc::clone(&is_free),
+        });
+        let call = connection.account().begin(0);
+        let source = Arc::new(MessageSource::new(Body::empty()));
+        let charge = connection.account().charge(wide(length));
+        (Unsent::new(&call, &source, message, charge), is_free)
+    }
+
+    fn charged(unsent: &Unsent) -> usize {
+        usize::try_from(unsent.state().charge.bytes()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_large_message_is_counted_and_kept_until_its_last_slice_was_handed_over() {
+        let connection = connection().await;
+        let length = 3 * SLICE_BYTES + 11;
+        let (unsent, is_free) = unsent(&connection, length);
+        let mut slices = Vec::new();
+        while let NextSlice::Slice(slice) = unsent.next() {
+            slices.push(slice);
+            let handed_over: usize = slices.iter().map(Bytes::len).sum();
+            let is_last = handed_over == length;
+            assert_eq!(is_free.load(Ordering::Relaxed), is_last);
+            let whole = if is_last { 0 } else { length };
+            assert_eq!(charged(&unsent), whole + handed_over);
+        }
+        assert_eq!(slices.concat(), vec![7; length]);
+        // What HTTP/2 has sent is gone, and the last eleven bytes keep nothing else.
+        slices.drain(..3);
+        assert_eq!(charged(&unsent), 11);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_takes_is_free_but_for_what_was_handed_over() {
+        let connection = connection().await;
+        let (unsent, is_free) = unsent(&connection, 3 * SLICE_BYTES);
+        let NextSlice::Slice(slice) = unsent.next() else {
+            panic!("it has one");
+        };
+        assert!(!unsent.end_if_untaken(Instant::now(), Duration::from_secs(1)));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(unsent.end_if_untaken(Instant::now(), Duration::from_secs(1)));
+        assert!(is_free.load(Ordering::Relaxed));
+        assert_eq!(charged(&unsent), slice.len());
+        assert!(matches!(unsent.next(), NextSlice::Ended));
     }
 }

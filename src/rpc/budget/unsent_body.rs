@@ -13,7 +13,7 @@ use http_body::{Frame, SizeHint};
 use tonic::Status;
 use tonic::body::Body;
 
-use super::unsent::{NextSlice, Unsent};
+use super::unsent::{MessageSource, NextSlice, Unsent};
 use super::{COUNTED_BYTES, CallInFlight, Charge, ReservedBytes, SMALL_BYTES, wide};
 use crate::rpc::status;
 
@@ -39,7 +39,11 @@ impl WithoutRoom {
 
 /// See the module.
 pub struct UnsentBody {
-    inner: Body,
+    source: Arc<MessageSource>,
+    /// What comes after the message that is being sent, where that is known.
+    next: Option<Result<Frame<Bytes>, Status>>,
+    /// What a stream keeps of its largest message, however many it sends.
+    kept: Option<Charge>,
     call: Arc<CallInFlight>,
     refusal: WithoutRoom,
     /// Counted before there was an answer.
@@ -58,12 +62,41 @@ impl UnsentBody {
         reserved: Option<ReservedBytes>,
     ) -> UnsentBody {
         UnsentBody {
-            inner,
+            source: Arc::new(MessageSource::new(inner)),
+            next: None,
+            kept: None,
             call,
             refusal,
             reserved,
             unsent: None,
             is_refused: false,
+        }
+    }
+
+    /// Whoever made a large message keeps its memory: of a call with one answer until its end, which is near; of a stream for
+    /// as long as that lasts, which is counted.
+    fn let_go(&mut self, bytes: usize, cx: &mut Context<'_>) {
+        if bytes <= SMALL_BYTES {
+            return;
+        }
+        if self.refusal == WithoutRoom::Never {
+            let kept = self
+                .kept
+                .get_or_insert_with(|| self.call.account().charge(0));
+            let most = kept.bytes().max(wide(bytes));
+            return kept.resize(most);
+        }
+        // Bound first: else the lock lasts as long as the match.
+        let after = http_body::Body::poll_frame(Pin::new(&mut *self.source.body()), cx);
+        if let Poll::Ready(after) = after {
+            let is_last = match &after {
+                Some(Ok(frame)) => frame.is_trailers(),
+                Some(Err(_)) | None => true,
+            };
+            self.next = after;
+            if is_last {
+                self.source.end();
+            }
         }
     }
 
@@ -105,7 +138,11 @@ impl http_body::Body for UnsentBody {
                 NextSlice::Done => this.unsent = None,
             }
         }
-        let frame = match ready!(Pin::new(&mut this.inner).poll_frame(cx)) {
+        let next = match this.next.take() {
+            Some(next) => Some(next),
+            None => ready!(Pin::new(&mut *this.source.body()).poll_frame(cx)),
+        };
+        let frame = match next {
             Some(Ok(frame)) => frame,
             ended => return Poll::Ready(ended),
         };
@@ -127,7 +164,8 @@ impl http_body::Body for UnsentBody {
                 Err(unsendable) => Err(unsendable),
             }));
         };
-        let unsent = Unsent::new(this.call.account(), message, charge);
+        this.let_go(message.len(), cx);
+        let unsent = Unsent::new(&this.call, &this.source, message, charge);
         let first = unsent.next();
         this.unsent = Some(unsent);
         Poll::Ready(Some(match first {
@@ -137,13 +175,14 @@ impl http_body::Body for UnsentBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.is_refused || (self.unsent.is_none() && self.inner.is_end_stream())
+        let is_sent = self.unsent.is_none() && self.next.is_none();
+        self.is_refused || (is_sent && self.source.body().is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self.unsent {
-            None => self.inner.size_hint(),
-            Some(_) => SizeHint::default(),
+        match (&self.unsent, &self.next) {
+            (None, None) => self.source.body().size_hint(),
+            (Some(_), _) | (_, Some(_)) => SizeHint::default(),
         }
     }
 }

@@ -12,23 +12,23 @@ use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use bytes::Bytes;
 use fermata_proto::pipeline_answer::Outcome;
 use fermata_proto::pipeline_call::Call;
-use fermata_proto::{PipelineAnswer, PipelineCall, PipelineRequest, PipelineResponse};
+use fermata_proto::{PipelineAnswer, PipelineRequest, PipelineResponse};
 use futures_util::future::{AbortHandle as Cancel, Abortable};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tonic::{Request, Status, Streaming};
 use tracing::Instrument as _;
 
 use self::caller::Caller;
-use self::unbegun::{Kind, Unbegun, Waiting, waits, writes};
+use self::unbegun::{Kind, Unbegun, Waiting, unshare, waits, writes};
 use super::budget::{Charge, ConnectionInfo};
 use super::deadline::Deadline;
 use super::keep_alive::Connected;
@@ -61,9 +61,8 @@ const RENEWED_BYTES: usize = 256;
 const FRAME_BYTES: usize = 256 * 1024;
 /// A larger answer waits for those that are not: it holds the stream for as long as it takes.
 const SMALL_BYTES: usize = 64 * 1024;
-/// Values up to this are copied out of the buffer that they were received in, which may be many times as large; so are
-/// larger ones of which it is more than twice the size.
-const COPIED_BYTES: usize = 64 * 1024;
+/// How often it is looked whether what was not begun is late.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The answers to a stream of calls. The calls that are in flight end with it.
 pub struct Answers {
@@ -228,6 +227,8 @@ impl Pipe {
         let caller = Arc::clone(&self.caller);
         let mut unknown = pin!(caller.router.access().ended(&caller.context.login));
         let mut end = None;
+        let mut look = interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !(self.is_idle() && (self.is_stopping || end.is_some())) {
             // Calls that are answered at once would not let any other task run.
             tokio::task::consume_budget().await;
@@ -252,6 +253,7 @@ impl Pipe {
                 },
                 frame = frames.message(), if reads && takes_more => end = self.read(frame),
                 () = until_room => {}
+                _ = look.tick(), if !self.unbegun.is_empty() => self.refuse_late(),
             }
             if let Some(ReadEnd::AtOnce(_)) = end {
                 // Nobody is to hear what comes of them.
@@ -289,10 +291,11 @@ impl Pipe {
         }
     }
 
-    /// Whether the connection holds less than it may. A stream that does nothing may go on whatever others do.
+    /// Whether the connection holds less than it may. A stream that does nothing, or only waits for locks, may go on whatever
+    /// others do: what would end its waiting may be among what was not begun.
     fn connection_has_room(&self) -> bool {
         let has_room = |held: &Charge| held.account().has_room();
-        self.in_flight.is_empty() || self.held.as_ref().is_none_or(has_room)
+        self.in_flight.len() <= self.waits || self.held.as_ref().is_none_or(has_room)
     }
 
     /// Returns once the connection holds less than it may, where that is what keeps calls from being begun.
@@ -327,7 +330,9 @@ impl Pipe {
 
     /// Whether one more frame may be read.
     fn takes_more(&self) -> bool {
-        self.unbegun.len() + self.in_flight.len() + self.untaken() <= CALLS_MAX
+        let is_held_up = !self.unbegun.is_empty() && !self.connection_has_room();
+        !is_held_up
+            && self.unbegun.len() + self.in_flight.len() + self.untaken() <= CALLS_MAX
             && self.unbegun.bytes() + self.answered_bytes < BYTES_MAX
     }
 
@@ -477,6 +482,17 @@ impl Pipe {
         }
     }
 
+    /// Answers the calls that were not begun in time.
+    fn refuse_late(&mut self) {
+        let call_max = self.caller.router.limits().call_max();
+        let late_before = Instant::now().checked_sub(call_max);
+        let late = late_before.map(|before| self.unbegun.take_late(before));
+        for call_id in late.unwrap_or_default() {
+            let refused = Err(status::message_late());
+            self.answered(self.caller.answer(call_id, refused));
+        }
+    }
+
     fn begin(&mut self, waiting: Waiting) {
         let Waiting {
             call,
@@ -544,22 +560,6 @@ impl Pipe {
                 waited: waits,
             }
         }));
-    }
-}
-
-/// The value of a call is a part of the buffer that its frame came in, which lives as long as that: a small part of it, or of
-/// what may have been in that buffer before, is copied.
-fn unshare(call: &mut PipelineCall, frame_bytes: usize) {
-    let value = match &mut call.call {
-        Some(Call::CriticalPut(put)) => &mut put.value,
-        Some(Call::ReleaseLock(release)) => match &mut release.put {
-            Some(put) => &mut put.value,
-            None => return,
-        },
-        _ => return,
-    };
-    if value.len() <= COPIED_BYTES || value.len() < frame_bytes / 2 {
-        *value = Bytes::copy_from_slice(value);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
+use bytes::Bytes;
 use fermata_proto::PipelineCall;
 use fermata_proto::pipeline_call::Call;
 use prost::Message as _;
@@ -9,6 +10,10 @@ use tokio::time::Instant;
 
 /// Where both wait, one of so many that are begun begins something.
 const IN_TURN: usize = 4;
+
+/// Values up to this are copied out of the buffer that they were received in, which may be many times as large; so are
+/// larger ones of which it is more than twice the size.
+const COPIED_BYTES: usize = 64 * 1024;
 
 /// What a call waits for room with: others of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +62,22 @@ pub(super) fn writes(call: &PipelineCall) -> bool {
         Some(Call::CriticalPut(_) | Call::CriticalDelete(_)) => true,
         Some(Call::ReleaseLock(release)) => release.put.is_some(),
         _ => false,
+    }
+}
+
+/// The value of a call is a part of the buffer that its frame came in, which lives as long as that: a small part of it, or of
+/// what may have been in that buffer before, is copied.
+pub(super) fn unshare(call: &mut PipelineCall, frame_bytes: usize) {
+    let value = match &mut call.call {
+        Some(Call::CriticalPut(put)) => &mut put.value,
+        Some(Call::ReleaseLock(release)) => match &mut release.put {
+            Some(put) => &mut put.value,
+            None => return,
+        },
+        _ => return,
+    };
+    if value.len() <= COPIED_BYTES || value.len() < frame_bytes / 2 {
+        *value = Bytes::copy_from_slice(value);
     }
 }
 
@@ -168,6 +189,31 @@ impl Unbegun {
             self.bytes -= waiting.bytes;
         }
         next
+    }
+
+    /// Takes out those that came before this, and do not wait for a lock for as long as their caller likes. Their numbers.
+    pub fn take_late(&mut self, before: Instant) -> Vec<u64> {
+        let mut late = Vec::new();
+        for queue in [
+            &mut self.renewals,
+            &mut self.reads,
+            &mut self.unlocked,
+            &mut self.begins,
+            &mut self.others,
+        ] {
+            queue.retain(|(_, waiting)| {
+                let is_late = waiting.received < before && !waits(&waiting.call);
+                if is_late {
+                    late.push(waiting.call.call_id);
+                    self.bytes -= waiting.bytes;
+                }
+                !is_late
+            });
+        }
+        for call_id in &late {
+            self.ids.remove(call_id);
+        }
+        late
     }
 
     /// Takes one out; whether it was there.
