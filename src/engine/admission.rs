@@ -2,14 +2,16 @@
 //! in time was done for nothing; so calls that begin something are refused early, and those of who holds or waits for a lock
 //! already go on.
 //!
-//! As TCP does with a path that it does not know, the window halves when answers come late, and grows with every few that do
-//! not. It halves only once they have come late for a while: a burst is no overload. A call that comes while as many as that are in flight is refused at once: a queue in front would only make the late
-//! ones later. While there is a queue in front of the engine that does not go away, a call that waited in it is refused as well.
+//! As TCP does with a path that it does not know, the window halves when most answers come late for a while, and grows with every
+//! few that do not: a burst is no overload, and neither are a few slow calls among many. A call that comes while as many as that
+//! are in flight is refused at once: a queue in front would only make the late ones later. While there is a queue in front of
+//! the engine that does not go away, a call that waited in it is refused as well.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Clock;
+use crate::log_throttle::LogThrottle;
 
 /// So many are always begun …
 const LEAST: usize = 64;
@@ -17,14 +19,20 @@ const LEAST: usize = 64;
 const MOST: usize = 8_192;
 /// One more is begun at once after so many answers in time.
 const GROWS_AFTER: usize = 4;
-/// What takes so many times as long as the fastest lately is late …
+/// What takes so many times as long as the fastest that went to the store lately is late …
 const TIMES_THE_FASTEST: u32 = 4;
 /// … but not what any pause makes slow.
 const LATE_AFTER_LEAST: Duration = Duration::from_millis(250);
 /// The fastest one lately: of the present span of this length, and the one before.
 const SPAN: Duration = Duration::from_secs(30);
-/// So long answers must have come late, and none in time, before fewer are begun.
+/// In spans of this length it is looked at whether most came late.
+const SLOT: Duration = Duration::from_millis(250);
+/// So long most answers must have come late before fewer are begun …
 const LATE_FOR: Duration = Duration::from_millis(500);
+/// … without a pause of this length.
+const PAUSE: Duration = Duration::from_secs(1);
+/// It grows while no more than one in so many is late.
+const GROWS_WITH_LATE: usize = 8;
 /// While answers came late within this, what is older than that is not begun.
 const LATELY: Duration = Duration::from_secs(2);
 const AGE_MAX: Duration = Duration::from_millis(250);
@@ -34,7 +42,12 @@ const AGAIN_MAX: Duration = Duration::from_secs(2);
 
 /// Decides what is begun. All times are of CLOCK_BOOTTIME.
 #[derive(Debug)]
-pub(super) struct Admission(Mutex<AdmissionWindow>);
+pub(super) struct Admission {
+    window: Mutex<AdmissionWindow>,
+    halved: LogThrottle,
+    /// What is begun, in words.
+    what: &'static str,
+}
 
 /// Too much is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,22 +56,35 @@ pub(super) struct TooMuch {
     pub again_after: Duration,
 }
 
-/// A call that was begun. One that is dropped was late.
+/// How a call was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DoneBy {
+    /// The store had to be asked.
+    Store,
+    /// Memory alone.
+    Memory,
+}
+
+/// A call that was begun. One that is dropped was given up, or refused: unless that took long, it says nothing.
 pub(super) struct BegunCall<'a> {
     admission: &'a Admission,
     clock: &'a dyn Clock,
     begun: Duration,
-    is_answered: bool,
+    done_by: Option<DoneBy>,
 }
 
 impl Admission {
-    /// Nothing is in flight.
-    pub fn new() -> Admission {
-        Admission(Mutex::new(AdmissionWindow::new()))
+    /// Nothing is in flight. `what` is begun, in words.
+    pub fn new(what: &'static str) -> Admission {
+        Admission {
+            window: Mutex::new(AdmissionWindow::new()),
+            halved: LogThrottle::default(),
+            what,
+        }
     }
 
     fn window(&self) -> MutexGuard<'_, AdmissionWindow> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.window.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// When to come again, where a call that comes now would be refused.
@@ -79,26 +105,36 @@ impl Admission {
             admission: self,
             clock,
             begun,
-            is_answered: false,
+            done_by: None,
         })
+    }
+
+    fn note_halved(&self, now: Duration, at_once: usize) {
+        let what = self.what;
+        if let Some(times) = self.halved.met(now, what) {
+            tracing::warn!(
+                what,
+                at_once,
+                times,
+                "more is asked for than can be answered in time: what comes while so many are in flight is refused (OVERLOADED)"
+            );
+        }
     }
 }
 
 impl BegunCall<'_> {
-    /// It was answered, whatever with.
-    pub fn answered(mut self) {
-        self.is_answered = true;
+    /// It was done.
+    pub fn done(mut self, by: DoneBy) {
+        self.done_by = Some(by);
     }
 }
 
 impl Drop for BegunCall<'_> {
     fn drop(&mut self) {
         let now = self.clock.boot();
-        let took = now.saturating_sub(self.begun);
-        let mut window = self.admission.window();
-        match self.is_answered {
-            true => window.answered(self.begun, now, took),
-            false => window.left(self.begun, now),
+        let halved = self.admission.window().ended(self.begun, now, self.done_by);
+        if let Some(at_once) = halved {
+            self.admission.note_halved(now, at_once);
         }
     }
 }
@@ -108,16 +144,27 @@ impl Drop for BegunCall<'_> {
 struct AdmissionWindow {
     size: usize,
     in_flight: usize,
-    in_time: usize,
-    /// What the fastest took in this span, and in the one before.
+    grows: usize,
+    /// What the fastest took that went to the store, in this span and in the one before.
     fastest: [Duration; 2],
     span_begun: Duration,
     /// What they took lately.
     usual: Duration,
-    /// Since when all that was begun was late.
-    late_since: Option<Duration>,
+    slot: LateSlot,
+    /// The one before, where that is just before.
+    slot_before: LateSlot,
+    /// Since when most that was begun was late, and when the last one was.
+    late: Option<(Duration, Duration)>,
     /// When it was halved for the last time: those that were begun before were late for the same reason.
     halved_at: Option<Duration>,
+}
+
+/// How many answers came in time in one span, and how many late.
+#[derive(Clone, Copy, Debug, Default)]
+struct LateSlot {
+    number: u128,
+    in_time: usize,
+    late: usize,
 }
 
 impl AdmissionWindow {
@@ -125,11 +172,13 @@ impl AdmissionWindow {
         AdmissionWindow {
             size: MOST,
             in_flight: 0,
-            in_time: 0,
+            grows: 0,
             fastest: [Duration::MAX; 2],
             span_begun: Duration::ZERO,
             usual: Duration::ZERO,
-            late_since: None,
+            slot: LateSlot::default(),
+            slot_before: LateSlot::default(),
+            late: None,
             halved_at: None,
         }
     }
@@ -150,43 +199,95 @@ impl AdmissionWindow {
         }
     }
 
-    fn answered(&mut self, begun: Duration, now: Duration, took: Duration) {
-        let [this_span, last_span] = self.fastest;
-        self.fastest = match now.saturating_sub(self.span_begun) < SPAN {
-            true => [this_span.min(took), last_span],
-            false => {
-                self.span_begun = now;
-                [took, this_span]
-            }
-        };
-        let fastest = self.fastest[0].min(self.fastest[1]);
-        self.usual = self.usual - self.usual / 8 + took / 8;
-        if took > (fastest * TIMES_THE_FASTEST).max(LATE_AFTER_LEAST) {
-            return self.left(begun, now);
+    /// A call ended; `None`: nothing was done, as far as is known. How many may be in flight from now on, where these are fewer than before.
+    fn ended(&mut self, begun: Duration, now: Duration, done_by: Option<DoneBy>) -> Option<usize> {
+        let in_flight = self.in_flight;
+        self.in_flight -= 1;
+        let took = now.saturating_sub(begun);
+        if done_by == Some(DoneBy::Store) {
+            self.note_fastest(now, took);
         }
-        self.late_since = None;
+        let fastest = self.fastest[0].min(self.fastest[1]);
+        let late_after = match fastest {
+            Duration::MAX => LATE_AFTER_LEAST,
+            fastest => LATE_AFTER_LEAST.max(fastest.saturating_mul(TIMES_THE_FASTEST)),
+        };
+        let is_late = took > late_after;
+        if done_by.is_none() && !is_late {
+            return None;
+        }
+        self.usual = self.usual - self.usual / 8 + took / 8;
+        let number = now.as_nanos() / SLOT.as_nanos();
+        if self.slot.number != number {
+            if !self.most_are_late() {
+                self.late = None;
+            }
+            self.slot_before = match self.slot.number + 1 == number {
+                true => self.slot,
+                false => LateSlot::default(),
+            };
+            self.slot = LateSlot {
+                number,
+                ..LateSlot::default()
+            };
+        }
+        match is_late {
+            true => self.came_late(begun, now, in_flight),
+            false => {
+                self.came_in_time(in_flight);
+                None
+            }
+        }
+    }
+
+    fn note_fastest(&mut self, now: Duration, took: Duration) {
+        let [this_span, last_span] = self.fastest;
+        let since = now.saturating_sub(self.span_begun);
+        self.fastest = match since {
+            since if since < SPAN => [this_span.min(took), last_span],
+            since if since < SPAN * 2 => [took, this_span],
+            _ => [took, Duration::MAX],
+        };
+        if since >= SPAN {
+            self.span_begun = now;
+        }
+    }
+
+    fn most_are_late(&self) -> bool {
+        let [slot, before] = [&self.slot, &self.slot_before];
+        slot.late + before.late > slot.in_time + before.in_time
+    }
+
+    fn came_in_time(&mut self, in_flight: usize) {
+        self.slot.in_time += 1;
         // A window that is not used says nothing of a larger one.
-        if self.in_flight * 2 >= self.size {
-            self.in_time += 1;
-            if self.in_time >= GROWS_AFTER {
-                self.in_time = 0;
+        let is_used = in_flight * 2 >= self.size;
+        if is_used && self.slot.late * GROWS_WITH_LATE <= self.slot.in_time {
+            self.grows += 1;
+            if self.grows >= GROWS_AFTER {
+                self.grows = 0;
                 self.size = (self.size + 1).min(MOST);
             }
         }
-        self.in_flight -= 1;
     }
 
-    /// It was late, or nobody waited for it any more.
-    fn left(&mut self, begun: Duration, now: Duration) {
-        self.in_flight -= 1;
-        let late_since = *self.late_since.get_or_insert(now);
-        let lasts = now.saturating_sub(late_since) >= LATE_FOR;
-        if lasts && self.halved_at.is_none_or(|at| begun >= at) {
-            // Of what is in flight, not of what might be.
-            let used = self.size.min((self.in_flight + 1).max(LEAST) * 2);
-            self.size = (used / 2).max(LEAST);
-            self.halved_at = Some(now);
+    fn came_late(&mut self, begun: Duration, now: Duration, in_flight: usize) -> Option<usize> {
+        self.slot.late += 1;
+        let since = match self.late {
+            Some((since, last)) if now.saturating_sub(last) <= PAUSE => since,
+            Some(_) | None => now,
+        };
+        self.late = Some((since, now));
+        let lasts = now.saturating_sub(since) >= LATE_FOR && self.most_are_late();
+        let is_new = self.halved_at.is_none_or(|at| begun >= at);
+        if !lasts || !is_new || in_flight < LEAST {
+            return None;
         }
+        // Of what is in flight, not of what might be.
+        let used = self.size.min(in_flight * 2);
+        self.size = (used / 2).max(LEAST);
+        self.halved_at = Some(now);
+        Some(self.size)
     }
 }
 
@@ -203,7 +304,7 @@ mod tests {
         let admitted = (0..calls).filter(|_| window.begin(begun, Duration::ZERO).is_ok());
         let admitted = admitted.count();
         for _ in 0..admitted {
-            window.answered(begun, begun + took, took);
+            window.ended(begun, begun + took, Some(DoneBy::Store));
         }
         admitted
     }
@@ -213,14 +314,14 @@ mod tests {
         let mut window = AdmissionWindow::new();
         assert_eq!(round(&mut window, 1_000, ms(0), ms(5)), 1_000);
         // A burst.
-        assert_eq!(round(&mut window, 1_000, ms(10), ms(400)), 1_000);
+        assert_eq!(round(&mut window, 1_000, ms(1_010), ms(400)), 1_000);
         assert_eq!(window.size, MOST);
         // All of a round were late for one reason.
-        assert_eq!(round(&mut window, 1_000, ms(600), ms(400)), 1_000);
+        assert_eq!(round(&mut window, 1_000, ms(1_600), ms(400)), 1_000);
         assert_eq!(window.size, 1_000);
-        assert_eq!(round(&mut window, 2_000, ms(1_100), ms(400)), 1_000);
-        assert_eq!(round(&mut window, 2_000, ms(1_600), ms(400)), 500);
-        for turn in 3..12 {
+        assert_eq!(round(&mut window, 2_000, ms(2_100), ms(400)), 1_000);
+        assert_eq!(round(&mut window, 2_000, ms(2_600), ms(400)), 500);
+        for turn in 4..12 {
             round(&mut window, 2_000, ms(1_000 * turn), ms(400));
         }
         assert_eq!(window.size, LEAST);
@@ -245,14 +346,74 @@ mod tests {
     #[test]
     fn old_calls_are_refused_only_while_there_is_too_much() {
         let mut window = AdmissionWindow::new();
-        assert_eq!(window.begin(ms(0), ms(9_000)), Ok(()));
-        assert_eq!(window.begin(ms(0), ms(0)), Ok(()));
-        window.left(ms(0), ms(100));
-        window.left(ms(0), ms(700));
-        let refused = window.begin(ms(800), ms(300)).unwrap_err();
-        assert_eq!(refused.again_after, AGAIN_MIN);
-        assert_eq!(window.begin(ms(800), ms(200)), Ok(()));
-        assert_eq!(window.begin(ms(2_800), ms(300)), Ok(()));
+        for _ in 0..2 * LEAST {
+            assert_eq!(window.begin(ms(0), ms(9_000)), Ok(()));
+        }
+        // Given up in time: that says nothing.
+        assert_eq!(window.ended(ms(0), ms(200), None), None);
+        assert_eq!(window.ended(ms(0), ms(300), None), None);
+        assert_eq!(window.ended(ms(0), ms(900), None), Some(126));
+        let refused = window.begin(ms(950), ms(300)).unwrap_err();
+        assert!(refused.again_after > AGAIN_MIN, "{refused:?}");
+        assert_eq!(window.begin(ms(950), ms(200)), Ok(()));
+        window.ended(ms(950), ms(960), Some(DoneBy::Store));
+        assert_eq!(window.begin(ms(2_950), ms(300)), Ok(()));
+    }
+
+    #[test]
+    fn a_few_that_are_given_up_now_and_then_are_no_overload() {
+        let mut window = AdmissionWindow::new();
+        for hour in 0..3 {
+            let begun = ms(3_600_000 * hour);
+            round(&mut window, 100, begun, ms(400));
+            window.begin(begun, ms(0)).unwrap();
+            window.ended(begun, begun + ms(900), None);
+        }
+        // Neither is what a single caller waits for, however long that goes on.
+        for turn in 0..100 {
+            let begun = ms(20_000_000 + 500 * turn);
+            window.begin(begun, ms(0)).unwrap();
+            window.ended(begun, begun + ms(900), Some(DoneBy::Store));
+        }
+        assert_eq!(window.size, MOST);
+    }
+
+    /// As many as the store takes, late, among others that need no store or are refused for another reason.
+    #[test]
+    fn what_is_fast_by_itself_does_not_hide_what_is_late() {
+        for (done_by, each_round) in [(None, 5_000), (Some(DoneBy::Memory), 100)] {
+            let mut window = AdmissionWindow::new();
+            round(&mut window, 500, ms(0), ms(5));
+            for turn in 1..20 {
+                let begun = ms(500 * turn);
+                let stored = (0..500).filter(|_| window.begin(begun, ms(0)).is_ok());
+                let stored = stored.count();
+                for _ in 0..each_round {
+                    if window.begin(begun, ms(0)).is_ok() {
+                        window.ended(begun, begun + ms(1), done_by);
+                    }
+                }
+                for _ in 0..stored {
+                    window.ended(begun, begun + ms(450), Some(DoneBy::Store));
+                }
+            }
+            assert!(window.size < 2 * LEAST, "{done_by:?}: {}", window.size);
+        }
+    }
+
+    /// What is done in memory does not make a store late that is far away.
+    #[test]
+    fn a_store_is_slow_by_nature_whatever_needs_none() {
+        let mut window = AdmissionWindow::new();
+        for turn in 0..20 {
+            let begun = ms(500 * turn);
+            for _ in 0..100 {
+                window.begin(begun, ms(0)).unwrap();
+                window.ended(begun, begun, Some(DoneBy::Memory));
+            }
+            round(&mut window, 1_000, begun, ms(350));
+        }
+        assert_eq!(window.size, MOST);
     }
 
     #[test]

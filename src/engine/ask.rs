@@ -232,6 +232,12 @@ impl KeyShell {
         state.is_some_and(|state| state.entries.iter().any(|e| e.tag == tag))
     }
 
+    /// Whether a new entry of a key is made in memory alone.
+    pub fn is_in_memory(&self, id: &KeyId) -> bool {
+        self.commits.is_write_back(&id.table)
+            && self.keys.find(id).is_some_and(|cell| cell.is_served())
+    }
+
     /// Until it is said to be heard, an answer of HELD counts as lost.
     pub fn held_answer(self: &Arc<Self>, id: &Arc<KeyId>, answer: &Answer) -> Option<HeldAnswer> {
         let Answer::Held { entry, .. } = answer else {

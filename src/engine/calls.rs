@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::admission::{Admission, BegunCall, TooMuch};
+use super::admission::{Admission, BegunCall, DoneBy, TooMuch};
 use super::api::*;
 use super::current::EngineShared;
 use super::replica::Replica;
@@ -209,12 +209,20 @@ impl Engine {
             Err(_) if replica.shell.has_made(&id, call.tag) => None,
             Err(overloaded) => return Err(overloaded),
         };
+        let is_in_memory = replica.shell.is_in_memory(&id);
         let answer = replica
             .shell
             .asked(&id, Call::Create { entry, read_value })
             .await;
-        if let Some(admitted) = admitted {
-            admitted.answered();
+        if let (
+            Some(admitted),
+            Ok(Answer::Held { existed: false, .. } | Answer::Waiting { existed: false, .. }),
+        ) = (admitted, &answer)
+        {
+            admitted.done(match is_in_memory {
+                true => DoneBy::Memory,
+                false => DoneBy::Store,
+            });
         }
         let answer = answer?;
         let held = replica.shell.held_answer(&id, &answer);
@@ -401,8 +409,8 @@ impl Engine {
             call.share_of,
         ));
         let renewed = renewed.await;
-        admitted.answered();
         let renewed = renewed.map_err(|_| lost_task())??;
+        admitted.done(DoneBy::Store);
         replica.local.sure()?;
         Ok(renewed)
     }
@@ -494,13 +502,11 @@ impl Engine {
         let id = self.id_of(id.clone())?;
         let admitted = Self::admitted(&self.shared.reads, &replica, waited)?;
         let read = replica.store.data.read_data(&id).await;
-        admitted.answered();
-        match read {
-            Ok(cell) => Ok(Value {
-                bytes: cell.and_then(|cell| cell.value),
-            }),
-            Err(error) => Err(EngineError::of_store(error)),
-        }
+        let cell = read.map_err(EngineError::of_store)?;
+        admitted.done(DoneBy::Store);
+        Ok(Value {
+            bytes: cell.and_then(|cell| cell.value),
+        })
     }
 
     /// Ends all waits and watches and takes no more calls: they fail with `Stopping`. What was handed to

@@ -44,8 +44,8 @@ impl EngineShared {
             tables,
             counters: Arc::default(),
             activity: Arc::default(),
-            begins: Admission::new(),
-            reads: Admission::new(),
+            begins: Admission::new("entries and sessions"),
+            reads: Admission::new("reads without a lock"),
             current: RwLock::new(Current::Waiting {
                 why: why.to_owned(),
                 last: None,

@@ -6,7 +6,7 @@
 //! behind the calls, so that holders that are gone end.
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::api::EngineError;
 use super::sessions::Sessions;
 use super::shell::KeyShell;
 use crate::key::machine::Call;
-use crate::lock::{KeyId, TableName};
+use crate::lock::{KeyId, ReplicaId, TableName};
 use crate::log_throttle::LogThrottle;
 use crate::store::{KeyStore, StoreError};
 
@@ -37,23 +37,26 @@ fn failed(error: StoreError) -> EngineError {
 /// Their rows are not written: they name a process that is gone, and nobody but this one can be their keeper
 /// ([`super::sessions::OwnRows`]). Whatever changes a row later is guarded by its epoch.
 pub(super) async fn keep_sessions(sessions: &Sessions) -> Result<usize, EngineError> {
-    let mut kept = 0;
+    let mut open = Vec::new();
     let mut after = None;
     loop {
         let rows = sessions.rows.list_sessions(after, PAGE).await;
         let rows = rows.map_err(failed)?;
         after = rows.last().map(|row| row.id);
         let last_page = rows.len() < PAGE;
-        let table = &sessions.table;
-        for row in rows.iter().filter(|row| row.open) {
-            // A limit that was lowered since ends none.
-            table.keep(row, sessions.time.now(), table.reserve_own());
-            kept += 1;
-        }
+        open.extend(rows.into_iter().filter(|row| row.open));
         if last_page {
-            return Ok(kept);
+            break;
         }
     }
+    // Once all were read, however long that took: each has its whole TTL from here on.
+    let (table, now) = (&sessions.table, sessions.time.now());
+    for row in &open {
+        // A limit that was lowered since ends none.
+        table.keep(row, now, table.reserve_own());
+        table.note_inherited(row.id);
+    }
+    Ok(open.len())
 }
 
 /// Keys that nobody may ask for.
@@ -70,6 +73,17 @@ struct Pass {
     taken: usize,
     /// Those for which there was no room, and those that could not be read.
     left: usize,
+    /// The first of them, and why.
+    first_left: Option<(String, String)>,
+}
+
+impl Pass {
+    fn left(&mut self, what: impl FnOnce() -> String, why: &dyn fmt::Display) {
+        self.left += 1;
+        if self.first_left.is_none() {
+            self.first_left = Some((what(), why.to_string()));
+        }
+    }
 }
 
 impl LeftKeys {
@@ -85,11 +99,13 @@ impl LeftKeys {
                 let pass_begun = local.clock.boot();
                 let pass = self.pass().await;
                 taken += pass.taken;
-                if pass.left == 0 {
+                let Some((first, why)) = pass.first_left else {
                     break;
-                }
+                };
                 tracing::warn!(
                     keys = pass.left,
+                    first,
+                    why,
                     "keys that the last process served were not taken over yet; each is by its next call"
                 );
                 let took = local.clock.boot().saturating_sub(pass_begun);
@@ -125,6 +141,11 @@ impl LeftKeys {
                 let listed = self.keys.list_live(table, "", after.as_ref(), PAGE).await;
                 let listed = match listed {
                     Ok(listed) => listed,
+                    // The others of that table are taken over by their next call.
+                    Err(error @ StoreError::Damaged(_)) => {
+                        pass.left(|| format!("table {table}"), &error);
+                        break;
+                    }
                     Err(error) => {
                         if let Some(times) = log_throttle.met(clock.boot(), &error.to_string()) {
                             tracing::warn!(%table, %error, times, "keys could not be listed; retrying");
@@ -142,15 +163,21 @@ impl LeftKeys {
                     let (table, key) = (table.clone(), one.key);
                     (Arc::new(KeyId { table, key }), from)
                 });
-                // Those that were asked for meanwhile are here already.
-                let unknown = keys.filter(|(id, _)| self.shell.keys.find(id).is_none());
+                // Those that were asked for meanwhile are here already. (One whose first call failed is not.)
+                let is_here = |id: &KeyId| {
+                    self.shell
+                        .keys
+                        .find(id)
+                        .is_some_and(|cell| cell.is_served())
+                };
+                let unknown = keys.filter(|(id, _)| !is_here(id));
                 let mut taken = futures_util::stream::iter(unknown)
                     .map(|(id, from)| self.take(id, from))
                     .buffer_unordered(AT_ONCE);
                 while let Some(took) = taken.next().await {
                     match took {
-                        ControlFlow::Continue(()) => pass.taken += 1,
-                        ControlFlow::Break(()) => pass.left += 1,
+                        Ok(()) => pass.taken += 1,
+                        Err((id, error)) => pass.left(|| id.to_string(), &error),
                     }
                 }
                 if last_page {
@@ -163,13 +190,10 @@ impl LeftKeys {
         pass
     }
 
-    async fn take(&self, id: Arc<KeyId>, from: crate::lock::ReplicaId) -> ControlFlow<()> {
+    async fn take(&self, id: Arc<KeyId>, from: ReplicaId) -> Result<(), (Arc<KeyId>, EngineError)> {
         match self.shell.asked(&id, Call::TakeOver { from }).await {
-            Ok(_) => ControlFlow::Continue(()),
-            Err(error) => {
-                tracing::debug!(key = %id, %error, "a key could not be taken over");
-                ControlFlow::Break(())
-            }
+            Ok(_) => Ok(()),
+            Err(error) => Err((id, error)),
         }
     }
 

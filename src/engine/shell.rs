@@ -219,7 +219,7 @@ impl KeyShell {
             let cx = Context {
                 replica: self.local.id,
                 now: self.time.now(),
-                now_us: (!self.local.membership.clock_off()).then(|| self.local.clock.wall_us()),
+                now_us: self.local.fence_clock_us(),
                 sure_until: self.local.sure_until(),
                 is_alone: self.local.is_alone(),
                 value_is_due: matches!(event, Event::DataWritten { .. })
@@ -357,6 +357,13 @@ impl KeyShell {
             Attached::Ok => {
                 let ttl = self.sessions.table.ttl_of(session)?;
                 Some(Event::SessionTtl { session, ttl })
+            }
+            // Where no other replica is, each open session is known.
+            Attached::Unknown if self.local.is_alone() => {
+                self.sessions
+                    .table
+                    .ended_elsewhere(session, self.local.clock.boot());
+                Some(Event::SessionEnded(session))
             }
             Attached::Unknown => {
                 self.sessions.read_behind(session);

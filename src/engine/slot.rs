@@ -139,6 +139,11 @@ impl KeyCell {
         state.is_ok_and(|state| matches!(*state, CellState::Packed(_)))
     }
 
+    /// Whether this replica is the home.
+    pub fn is_served(&self) -> bool {
+        self.is_packed() || self.slot().machine.state().is_some()
+    }
+
     /// As [`Slot::is_lost`].
     pub fn is_lost(&self) -> bool {
         !self.is_packed() && self.slot().is_lost

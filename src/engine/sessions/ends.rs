@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::registry::Sessions;
+use super::table::RowOfDone;
 use crate::key::machine::Event;
 use crate::lock::SessionId;
 
@@ -38,13 +39,11 @@ impl Sessions {
 
     /// Forgets a session that has ended, and its row, once nothing lives by it any longer.
     pub fn forget_if_done(&self, session: SessionId) {
-        if !self.table.remove_if_done(session) {
-            return;
-        }
-        // An entry of a key that was not taken over yet may live by it, and must not live by another one of that name: the row
-        // stays until all are.
-        if !*self.local.recovered.borrow() {
-            return;
+        match self.table.remove_if_done(session) {
+            RowOfDone::Goes => {}
+            // What lives by it must not live by another one of that name: the row stays until all is taken over.
+            RowOfDone::GoesOnceRecovered if *self.local.recovered.borrow() => {}
+            RowOfDone::Stays | RowOfDone::GoesOnceRecovered => return,
         }
         let rows = Arc::clone(&self.rows);
         tokio::spawn(async move {

@@ -60,6 +60,17 @@ pub enum Attached {
     Ended,
 }
 
+/// What is to become of the row of a session that has ended, and by which nothing lives here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RowOfDone {
+    /// It is not this replica's, or something lives by it.
+    Stays,
+    /// It is to be forgotten.
+    Goes,
+    /// The same, once all that an earlier process left is taken over: something may live by it.
+    GoesOnceRecovered,
+}
+
 /// Why nothing more can live by a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoRoom {
@@ -121,6 +132,8 @@ struct Known {
     wanted_until: Duration,
     /// Whose share it is of, while it is kept here.
     share_of: Arc<str>,
+    /// An earlier process opened it: an entry of a key that was not taken over yet may live by it.
+    is_inherited: bool,
     /// Notified when the last entry is gone.
     emptied: Arc<Notify>,
 }
@@ -141,6 +154,7 @@ impl Known {
             open_calls: 0,
             wanted_until: now.saturating_add(REMEMBERED_FOR),
             share_of: Arc::from(""),
+            is_inherited: false,
             emptied: Arc::default(),
         }
     }

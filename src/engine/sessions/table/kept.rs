@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Closing, Giving, KeptRow, Known, KnownSessions, NotRenewed, Reservation, SessionRole,
-    SessionTable,
+    Closing, Giving, KeptRow, Known, KnownSessions, NotRenewed, Reservation, RowOfDone,
+    SessionRole, SessionTable,
 };
 use crate::engine::api::Renewed;
 use crate::lock::SessionId;
@@ -223,19 +223,26 @@ impl SessionTable {
         }
     }
 
-    /// Forgets a session that has ended, and that nothing lives by. True if this replica kept it: then its row is to be
-    /// forgotten, too.
-    pub fn remove_if_done(&self, session: SessionId) -> bool {
+    /// Forgets a session that has ended, and that nothing lives by: what is to become of its row.
+    pub fn remove_if_done(&self, session: SessionId) -> RowOfDone {
         let mut inner = self.inner();
-        let Some(known) = inner.sessions.get(&session) else {
-            return false;
+        let Some(known) = inner.sessions.get(&session).filter(|known| known.is_done()) else {
+            return RowOfDone::Stays;
         };
-        if !known.is_done() {
-            return false;
-        }
-        let was_kept = matches!(known.role, SessionRole::Kept { .. });
+        let row = match known.role {
+            SessionRole::Elsewhere { .. } => RowOfDone::Stays,
+            SessionRole::Kept { .. } if known.is_inherited => RowOfDone::GoesOnceRecovered,
+            SessionRole::Kept { .. } => RowOfDone::Goes,
+        };
         inner.forget(session);
-        was_kept
+        row
+    }
+
+    /// An earlier process opened this session.
+    pub fn note_inherited(&self, session: SessionId) {
+        if let Some(known) = self.inner().sessions.get_mut(&session) {
+            known.is_inherited = true;
+        }
     }
 
     /// What is left of a session that is kept here.

@@ -289,14 +289,28 @@ fn a_session_is_forgotten_once_its_row_is_closed_and_nothing_lives_by_it() {
     table.attach(session(), &key(), Seq(1), s(0));
     assert!(table.end(session()));
     table.note_closed(session());
-    assert!(!table.remove_if_done(session()));
+    assert_eq!(table.remove_if_done(session()), RowOfDone::Stays);
     table.detach(session(), &key(), Seq(1));
     assert!(table.emptied(session()).is_none());
-    assert!(table.remove_if_done(session()));
+    assert_eq!(table.remove_if_done(session()), RowOfDone::Goes);
     assert_eq!(
         table.renew(session(), at(1), false),
         Err(NotRenewed::NotKept)
     );
+}
+
+#[test]
+fn only_the_row_of_a_session_from_before_waits_for_what_was_not_taken_over() {
+    let table = table();
+    keep(&table, row(1, 1), at(0));
+    table.note_inherited(session());
+    table.end(session());
+    table.note_closed(session());
+    assert_eq!(
+        table.remove_if_done(session()),
+        RowOfDone::GoesOnceRecovered
+    );
+    assert_eq!(table.remove_if_done(session()), RowOfDone::Stays);
 }
 
 #[test]
@@ -310,14 +324,14 @@ fn a_session_that_a_call_used_to_its_end_is_forgotten_after_the_call() {
         }
         table.end(session());
         table.note_closed(session());
-        assert!(!table.remove_if_done(session()));
+        assert_eq!(table.remove_if_done(session()), RowOfDone::Stays);
         assert_eq!(table.take_done(), BTreeSet::new());
         match is_create {
             true => table.end_create(session()),
             false => table.close_call(session(), at(0)),
         }
         assert_eq!(table.take_done(), BTreeSet::from([session()]));
-        assert!(table.remove_if_done(session()));
+        assert_eq!(table.remove_if_done(session()), RowOfDone::Goes);
         assert_eq!(table.count(), 0);
     }
 }
