@@ -3,6 +3,7 @@
 //! Here words are taken apart and put together; what a lock is, is not known here.
 
 mod aside;
+mod backup;
 mod bench;
 pub mod check;
 mod child;
@@ -11,6 +12,7 @@ mod delete;
 pub mod end;
 mod explain;
 mod get;
+mod health;
 mod ignored;
 mod lock;
 mod locks;
@@ -18,6 +20,7 @@ mod put;
 mod replica;
 mod schema;
 pub mod serve;
+mod sessions;
 mod settings;
 mod signals;
 mod token;
@@ -36,6 +39,7 @@ Examples:
   fermata serve                             # on this machine
   fermata lock orders-42 -- ./charge.sh 42  # one at a time
   fermata locks ls                          # who holds what
+  fermata locks top                         # what others wait for, live
   fermata put greeting hello && fermata get greeting
 
 Every command has its own --help, with examples and exit statuses.";
@@ -58,6 +62,10 @@ enum FermataCommand {
     Schema(schema::Args),
     Lock(lock::Args),
     Locks(locks::Args),
+    Sessions(sessions::Args),
+    Health(health::Args),
+    Backup(backup::BackupArgs),
+    Restore(backup::RestoreArgs),
     Get(get::Args),
     Put(put::Args),
     Delete(delete::Args),
@@ -101,12 +109,14 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
         FermataCommand::Schema(args) if before.is_empty() => schema::run(args).await,
         FermataCommand::Token(args) if before.is_empty() => token::run(&args),
         FermataCommand::Explain(args) if before.is_empty() => explain::run(&args),
+        FermataCommand::Restore(args) if before.is_empty() => backup::run_restore(&args),
         FermataCommand::Completions { shell } if before.is_empty() => completions(shell),
         FermataCommand::Serve(_)
         | FermataCommand::Check(_)
         | FermataCommand::Schema(_)
         | FermataCommand::Token(_)
         | FermataCommand::Explain(_)
+        | FermataCommand::Restore(_)
         | FermataCommand::Completions { .. } => Err(Failure::usage(
             "options before the command are for client commands; give those of this one after it",
         )),
@@ -116,6 +126,18 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
             lock::run(args).await
         }
         FermataCommand::Locks(args) => locks::run(args, &before).await,
+        FermataCommand::Health(mut args) => {
+            args.remote = args.remote.or(&before);
+            health::run(args).await
+        }
+        FermataCommand::Backup(mut args) => {
+            args.remote = args.remote.or(&before);
+            backup::back_up(args).await
+        }
+        FermataCommand::Sessions(mut args) => {
+            args.remote = args.remote.or(&before);
+            sessions::run(args).await
+        }
         FermataCommand::Get(mut args) => {
             args.remote = args.remote.or(&before);
             get::run(args).await

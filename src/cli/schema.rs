@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::lock::TableName;
 use crate::store::cassandra::health::{self, Finding, Weight};
 use crate::store::cassandra::schema::{self, Replication, Schema, SchemaError};
+use crate::store::cassandra::{CassandraOpenError, RestoredError, restored};
 
 /// Make and check the tables in Cassandra
 #[derive(Debug, Clone, clap::Args)]
@@ -21,6 +22,7 @@ enum SchemaCommand {
     Print(PrintArgs),
     Apply(ApplyArgs),
     Check(CheckArgs),
+    Restored(RestoredArgs),
 }
 
 /// Where the names of tables come from.
@@ -115,6 +117,41 @@ struct CheckArgs {
     cluster: ClusterFlags,
 }
 
+const RESTORED_HELP: &str = "\
+Without this, fencing tokens could fall below some that were given out after
+the backup. With it they go on two hours above the clock, or above the one that
+--above names; for as long, values are written with such timestamps.
+
+1. Stop all replicas, and wait for the longest TTL of your clients.
+2. Restore all tables of the keyspace, those of locks, values and sessions,
+   from one snapshot (nodetool refresh, or sstableloader).
+3. Run this. It waits some seconds to see that no replica runs.
+4. Start the replicas. Who held a lock then holds it for its TTL.
+
+Exit status:
+  0   done
+  64  the command line makes no sense
+  69  the cluster cannot be reached, refused, or a replica runs
+  78  the settings are not valid, or the tables are of another version
+
+Example:
+  fermata schema restored --contact-points db1,db2";
+
+/// Let fencing tokens go on above all that were given out, after tables were restored
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = RESTORED_HELP)]
+struct RestoredArgs {
+    /// Give out fencing tokens above this one only
+    #[arg(long, value_name = "TOKEN")]
+    above: Option<u64>,
+
+    #[command(flatten)]
+    file: SettingsFile,
+
+    #[command(flatten)]
+    cluster: ClusterFlags,
+}
+
 /// The keyspace and its tables: those of the settings, and those named beside.
 fn schema_of(config: &Config, named: Vec<TableName>, replication: Option<Replication>) -> Schema {
     let mut tables = config.table_names();
@@ -141,6 +178,23 @@ impl From<SchemaError> for Failure {
     }
 }
 
+impl From<RestoredError> for Failure {
+    fn from(error: RestoredError) -> Failure {
+        let code = match &error {
+            RestoredError::Open(
+                CassandraOpenError::Settings(_)
+                | CassandraOpenError::NoSchema { .. }
+                | CassandraOpenError::OtherSchema { .. },
+            ) => exit::CONFIG,
+            RestoredError::Open(_) | RestoredError::Store(_) | RestoredError::Running(_) => {
+                exit::UNAVAILABLE
+            }
+            RestoredError::TooHigh(_) => exit::USAGE,
+        };
+        Failure::new(code, error.to_string())
+    }
+}
+
 /// Runs the command.
 pub async fn run(args: Args) -> Result<u8, Failure> {
     match args.command {
@@ -159,6 +213,13 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
             let options = cluster::options(&config.store.cassandra)?;
             schema::apply(&options, &schema, &|name| eprintln!("{name}")).await?;
             eprintln!("every node knows schema version {}", schema::VERSION);
+            Ok(0)
+        }
+        SchemaCommand::Restored(args) => {
+            let config = args.cluster.load(args.file)?;
+            let options = cluster::options(&config.store.cassandra)?;
+            let floor = restored(options, args.above).await?;
+            print_text(&format!("fencing tokens go on above {floor}\n"))?;
             Ok(0)
         }
         SchemaCommand::Check(args) => {

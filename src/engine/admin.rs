@@ -1,7 +1,11 @@
 //! What operators see of sessions and replicas, and what they do. What they see of keys is in `shown`.
 
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
 
 use super::activity::ReplicaActivity;
 use super::api::{DescribedSession, EngineError, ForceReleased, Page};
@@ -9,7 +13,18 @@ use super::calls::{Engine, unexpected};
 use super::peers::Peer;
 use crate::key::machine::{Answer, Call};
 use crate::lock::{EntryName, ReplicaId, SessionId};
-use crate::store::ReplicaRow;
+use crate::store::{ReplicaRow, StoreError};
+
+/// A backup, part by part.
+pub struct BackupParts(mpsc::Receiver<Result<Bytes, StoreError>>);
+
+impl BackupParts {
+    /// The next part; `None` after the last.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, EngineError>>> {
+        let part = self.0.poll_recv(cx);
+        part.map(|part| part.map(|part| part.map_err(EngineError::of_store)))
+    }
+}
 
 impl Engine {
     /// Ends an entry whatever its holder thinks.
@@ -36,6 +51,16 @@ impl Engine {
             }),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// A backup of all that the store has now; `None` where the store makes none.
+    pub async fn back_up(&self) -> Result<Option<BackupParts>, EngineError> {
+        let replica = self.current()?;
+        let Some(backups) = &replica.store.backups else {
+            return Ok(None);
+        };
+        let parts = backups.back_up().await;
+        Ok(Some(BackupParts(parts.map_err(EngineError::of_store)?)))
     }
 
     /// Lists open sessions, `limit` at most, from the first above `after`.

@@ -25,6 +25,8 @@ pub(super) struct Local {
     pub membership: Arc<Membership>,
     /// Since when it has the store alone, by CLOCK_BOOTTIME; `None` where other replicas share it.
     alone_since: Option<Duration>,
+    /// No fence is below it, whatever the clock says.
+    fence_floor_us: u64,
     /// True once everything is taken over that an earlier process left, where it had the store alone.
     pub recovered: watch::Sender<bool>,
     stopping: watch::Sender<bool>,
@@ -38,6 +40,7 @@ impl Local {
         clock: Arc<dyn Clock>,
         ids: Arc<dyn Ids>,
         is_alone: bool,
+        fence_floor_us: u64,
     ) -> Self {
         Local {
             id: membership.id(),
@@ -46,10 +49,17 @@ impl Local {
             clock,
             ids,
             membership,
+            fence_floor_us,
             recovered: watch::Sender::new(!is_alone),
             stopping: watch::Sender::new(false),
             ended: watch::Sender::new(false),
         }
+    }
+
+    /// From where on fences are taken now, in microseconds since 1970; `None` while the clock is known to be wrong.
+    pub fn fence_clock_us(&self) -> Option<u64> {
+        let is_right = !self.membership.clock_off();
+        is_right.then(|| self.clock.wall_us().max(self.fence_floor_us))
     }
 
     /// Whether nobody else shares the store.

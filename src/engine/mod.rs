@@ -42,6 +42,7 @@ mod values;
 mod watch;
 
 pub use activity::{BusyKey, Cause, Grants, ReplicaActivity, Turns};
+pub use admin::BackupParts;
 pub use api::*;
 pub use calls::Engine;
 pub use packing::Packing;

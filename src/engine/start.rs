@@ -231,6 +231,14 @@ async fn start_over(shared: Weak<EngineShared>, options: EngineOptions, first: A
 impl EngineShared {
     /// Becomes a replica.
     async fn join(&self, options: &EngineOptions) -> Result<Arc<Replica>, EngineError> {
+        let fence_floor = options.store.keys.fence_floor().await;
+        let fence_floor = fence_floor.map_err(EngineError::of_store)?;
+        if fence_floor > options.clock.wall_us() {
+            tracing::info!(
+                fence_floor,
+                "this store was restored: its fencing tokens begin there, above all that were given out before"
+            );
+        }
         let last_tick = LastTick::new(Arc::clone(&options.clock));
         let (membership, requests) = match &options.store.cluster {
             None => (Membership::alone(ReplicaId(options.ids.uuid())), None),
@@ -239,13 +247,13 @@ impl EngineShared {
                 (membership, Some(requests))
             }
         };
-        let replica = Arc::new(self.replica(options, membership));
+        let replica = Arc::new(self.replica(options, membership, fence_floor));
         let shell = || Arc::clone(&replica.shell);
         let sessions = || Arc::clone(&replica.sessions);
-        tokio::spawn(tasks::alarms(shell(), sessions(), last_tick));
         let counters = Arc::clone(&self.counters);
         tokio::spawn(tasks::pack(shell(), options.packing, counters));
         if let Some(requests) = requests {
+            tokio::spawn(tasks::alarms(shell(), sessions(), last_tick));
             tokio::spawn(tasks::requests(shell(), sessions(), requests));
             tokio::spawn(sessions::watch(sessions()));
             let sweep = Sweep {
@@ -265,6 +273,8 @@ impl EngineShared {
         if kept > 0 {
             tracing::info!(sessions = kept, "took over what the last process left");
         }
+        // Not before all that there is was read: none of it is to end by the time that took.
+        tokio::spawn(tasks::alarms(shell(), sessions(), last_tick));
         let left = LeftKeys {
             shell: shell(),
             sessions: sessions(),
@@ -312,7 +322,12 @@ impl EngineShared {
         Ok((membership, requests))
     }
 
-    fn replica(&self, options: &EngineOptions, membership: Arc<Membership>) -> Replica {
+    fn replica(
+        &self,
+        options: &EngineOptions,
+        membership: Arc<Membership>,
+        fence_floor: u64,
+    ) -> Replica {
         let limits = &self.limits;
         let row = row(options, &membership);
         let store = &match options.store.cluster {
@@ -332,6 +347,7 @@ impl EngineShared {
             Arc::clone(&options.clock),
             Arc::clone(&options.ids),
             store.cluster.is_none(),
+            fence_floor,
         ));
         let time = Arc::new(Time::new(Arc::clone(&options.clock)));
         let commits = Commits::new(options.write_back.clone(), Arc::clone(&self.counters));

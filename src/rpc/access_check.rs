@@ -194,6 +194,12 @@ pub(super) fn forced(
     tracing::info!(target: AUDIT, identity, from, %entry, by, reason, came, "an end by force");
 }
 
+/// A backup was begun: whoever has it has every value.
+pub(super) fn backed_up(login: &Login) {
+    let (identity, from) = (&*login.identity, &*login.from);
+    tracing::info!(target: AUDIT, identity, from, "a backup");
+}
+
 /// The token in the headers of a call.
 fn bearer(headers: &HeaderMap) -> Result<Option<&[u8]>, LoginRefused> {
     let mut values = headers.get_all(AUTHORIZATION).iter();

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use fermata_proto::lock_admin_server::LockAdmin;
 use fermata_proto::{
-    DescribeActivityRequest, DescribeActivityResponse, DescribeLockRequest, DescribeLockResponse,
-    ForceReleaseRequest, ForceReleaseResponse, ListLocksRequest, ListLocksResponse,
-    ListReplicasRequest, ListReplicasResponse, ListSessionsRequest, ListSessionsResponse,
-    ListTablesRequest, ListTablesResponse, ReplicaActivity, ReplicaInfo, Table,
+    BackupRequest, DescribeActivityRequest, DescribeActivityResponse, DescribeLockRequest,
+    DescribeLockResponse, ForceReleaseRequest, ForceReleaseResponse, ListLocksRequest,
+    ListLocksResponse, ListReplicasRequest, ListReplicasResponse, ListSessionsRequest,
+    ListSessionsResponse, ListTablesRequest, ListTablesResponse, ReplicaActivity, ReplicaInfo,
+    Table,
 };
 use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
@@ -17,12 +18,15 @@ use tracing::field::display;
 use tracing::{Instrument as _, Span};
 use uuid::Uuid;
 
+use super::backup::{BackupStream, Backups};
 use super::calls::{ForceRelease, UnaryCall as _};
 use super::deadline::{Deadline, by, within};
+use super::listing_turns::listing_turn;
 use super::locks::{DescribeLock, KeySources, ListLocks};
 use super::page::{self, Listing};
 use super::peer::PeerClient;
 use super::route::Router;
+use super::stopping::Stopping;
 use super::{AccessCheck, access_check, answer, status};
 use crate::access::{Scope, Verb};
 use crate::clock::Ids;
@@ -46,12 +50,21 @@ pub struct LockAdminRpc {
     sources: KeySources,
     limits: Arc<Limits>,
     router: Router,
+    backups: Backups,
+    stopping: Stopping,
 }
 
 impl LockAdminRpc {
     /// On this engine; `peers` is `None` where there are no other replicas.
-    pub fn new(engine: Engine, ids: Arc<dyn Ids>, peers: Option<Arc<PeerClient>>) -> Self {
+    pub fn new(
+        engine: Engine,
+        stopping: Stopping,
+        ids: Arc<dyn Ids>,
+        peers: Option<Arc<PeerClient>>,
+    ) -> Self {
         LockAdminRpc {
+            backups: Backups::new(),
+            stopping,
             limits: Arc::new(engine.limits().clone()),
             router: Router::new(engine.clone(), ids, peers.clone()),
             sources: KeySources { engine, peers },
@@ -145,6 +158,7 @@ impl LockAdmin for LockAdminRpc {
         let answer_by = self.answer_by(&request);
         let list = ListLocks::parse(request.get_ref().clone(), &self.limits)?;
         self.may_see(&request, list.scope())?;
+        let _turn = listing_turn(&request, answer_by).await?;
         let listed = within(answer_by, list.answer(&self.sources, answer_by)).await?;
         Ok(Response::new(listed))
     }
@@ -157,6 +171,7 @@ impl LockAdmin for LockAdminRpc {
         let describe = DescribeLock::parse(request.get_ref().clone(), &self.limits)?;
         self.may_see(&request, Scope::Key(describe.id()))?;
         Span::current().record("table", display(&describe.id().table));
+        let _turn = listing_turn(&request, answer_by).await?;
         let shown = within(answer_by, describe.answer(&self.sources, answer_by)).await?;
         Ok(Response::new(shown))
     }
@@ -191,6 +206,7 @@ impl LockAdmin for LockAdminRpc {
     ) -> Result<Response<ListSessionsResponse>, Status> {
         self.may_see(&request, Scope::Everything)?;
         let answer_by = self.answer_by(&request);
+        let _turn = listing_turn(&request, answer_by).await?;
         let ask = request.into_inner();
         let size = page::size(ask.page_size, page::SIZE_DEFAULT, &self.limits)?;
         let listing = Listing::new("ListSessions", &[]);
@@ -209,6 +225,7 @@ impl LockAdmin for LockAdminRpc {
     ) -> Result<Response<ListReplicasResponse>, Status> {
         self.may_see(&request, Scope::Everything)?;
         let answer_by = self.answer_by(&request);
+        let _turn = listing_turn(&request, answer_by).await?;
         let ask = request.into_inner();
         let size = page::size(ask.page_size, page::SIZE_DEFAULT, &self.limits)?;
         let listing = Listing::new("ListReplicas", &[]);
@@ -229,6 +246,7 @@ impl LockAdmin for LockAdminRpc {
     ) -> Result<Response<DescribeActivityResponse>, Status> {
         self.may_see(&request, Scope::Everything)?;
         let answer_by = self.answer_by(&request);
+        let _turn = listing_turn(&request, answer_by).await?;
         let keys_max = request.into_inner().keys_max;
         let keys_max = page::most("keys_max", keys_max, BUSIEST_DEFAULT, &self.limits)?;
         let did = self.sources.engine.activity(keys_max);
@@ -239,5 +257,20 @@ impl LockAdmin for LockAdminRpc {
         let within = left.min(ANSWERED_WITHIN);
         replicas.append(&mut by(answer_by, self.elsewhere(keys_max, within)).await?);
         Ok(Response::new(DescribeActivityResponse { replicas }))
+    }
+
+    type BackupStream = BackupStream;
+
+    async fn backup(
+        &self,
+        request: Request<BackupRequest>,
+    ) -> Result<Response<BackupStream>, Status> {
+        self.may_see(&request, Scope::Everything)?;
+        let parts = self
+            .backups
+            .begin(&self.sources.engine, self.stopping.clone());
+        let parts = parts.await?;
+        access_check::backed_up(&self.router.context(&request).login);
+        Ok(Response::new(parts))
     }
 }

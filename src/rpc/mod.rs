@@ -1,13 +1,14 @@
 //! gRPC at the edge: text and numbers in, typed calls on the engine, typed answers out.
 //!
 //! What lives here: parsing ([`parse`], [`page`]), the choice of status codes ([`status`], nowhere else),
-//! deadlines ([`deadline`]), what connections may hold ([`budget`]), the two services and their streams, what operators are shown of keys ([`locks`]), and the
-//! way between replicas: where a call is made ([`route`]), and how another replica is called ([`peer`]). What must not:
+//! deadlines ([`deadline`]), what connections may hold ([`budget`]), the two services and their streams, what operators are
+//! shown of keys ([`locks`]), and the way between replicas: where a call is made ([`route`]), and how another replica is called ([`peer`]). What must not:
 //! rules of the lock, of sessions or of the store. This folder calls the engine and knows nothing below it but its types.
 
 mod access_check;
 mod acquire;
 pub mod answer;
+mod backup;
 pub mod budget;
 pub mod call_layer;
 pub mod calls;
@@ -15,6 +16,7 @@ pub mod deadline;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod keep_alive;
+mod listing_turns;
 pub mod lock_admin;
 pub mod lock_service;
 pub mod locks;

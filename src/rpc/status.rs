@@ -448,6 +448,29 @@ pub fn too_many_waits(max: usize) -> Status {
     .status()
 }
 
+/// A backup is being made.
+pub fn one_backup() -> Status {
+    StatusBuilder::new(
+        Code::ResourceExhausted,
+        "a backup is being made already; take one after the other",
+        "LIMIT_REACHED",
+    )
+    .with("limit", "backups at once")
+    .with("max", 1)
+    .retry_after(RETRY_LIMIT)
+    .status()
+}
+
+/// The store makes no backups.
+pub fn no_backups() -> Status {
+    StatusBuilder::new(
+        Code::FailedPrecondition,
+        "the store of this server makes no backups by itself: only the embedded one does",
+        "NO_BACKUPS",
+    )
+    .status()
+}
+
 /// The refusal of a call for which there is too much in flight: the same as of the engine, made once for each of some spans, for
 /// it is made often where it is made at all.
 pub fn overloaded(again_after: Duration) -> http::Response<Body> {

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tokio::sync::mpsc;
 
 use crate::key::KeyState;
 use crate::lock::{Key, KeyId, ReplicaId, SessionId, TableName};
@@ -260,9 +261,19 @@ pub struct Store {
     pub data: Arc<dyn DataStore>,
     /// Sessions.
     pub sessions: Arc<dyn SessionStore>,
+    /// What makes backups while the store goes on; `None` where others do.
+    pub backups: Option<Arc<dyn BackupStore>>,
     /// What several replicas share; `None` of a store that one process has for itself: opening it proved that every
     /// earlier replica is gone.
     pub cluster: Option<Arc<dyn ClusterStore>>,
+}
+
+/// Backups of all that a store has.
+#[async_trait]
+pub trait BackupStore: Send + Sync + 'static {
+    /// All of one moment, in chunks, while the store goes on. It lasts for as long as they are taken; the last one is followed
+    /// by the end of the channel.
+    async fn back_up(&self) -> Result<mpsc::Receiver<Result<Bytes, StoreError>>, StoreError>;
 }
 
 /// Whether a store works.
@@ -277,6 +288,12 @@ pub trait StoreHealth: Send + Sync + 'static {
 /// The states of keys.
 #[async_trait]
 pub trait KeyStore: Send + Sync + 'static {
+    /// No fence is to be below this, whatever a clock says: a store that was restored from a backup may have given out any below
+    /// it (I2). 0 where it was not.
+    async fn fence_floor(&self) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+
     /// Reads the committed state of a key; `None` if it never had one (I4: current, never stale).
     async fn load(&self, id: &KeyId) -> Result<Option<KeyState>, StoreError>;
 

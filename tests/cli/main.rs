@@ -8,6 +8,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod backup;
 mod balancer;
 mod bench;
 mod explain;
@@ -15,6 +16,7 @@ mod json;
 mod library;
 mod lock;
 mod loss;
+mod printed;
 mod schema;
 mod signals;
 mod terminal;

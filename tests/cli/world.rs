@@ -31,6 +31,16 @@ impl World {
         }
     }
 
+    /// A server on this data; what it leaves stays there.
+    pub fn on(data: &str) -> World {
+        let (server, address) = serve(Path::new(data), "127.0.0.1:0");
+        World {
+            endpoint: format!("http://{address}"),
+            server,
+            data: tempfile::tempdir().unwrap(),
+        }
+    }
+
     /// SIGKILL, and a new process on the same data and port.
     pub fn restart_server(&mut self) {
         self.kill_server();

@@ -210,6 +210,7 @@ impl FaultyStore {
             keys: Arc::clone(self) as _,
             data: Arc::clone(self) as _,
             sessions: Arc::clone(self) as _,
+            backups: None,
             cluster: None,
         }
     }
@@ -246,6 +247,10 @@ impl StoreHealth for FaultyStore {
 
 #[async_trait]
 impl KeyStore for FaultyStore {
+    async fn fence_floor(&self) -> Result<u64, StoreError> {
+        self.real()?.fence_floor().await
+    }
+
     async fn load(&self, id: &KeyId) -> Result<Option<KeyState>, StoreError> {
         let fault = self.plan().loads.pop_front();
         let fault = fault.unwrap_or_else(|| self.plan().random(false));

@@ -32,6 +32,7 @@ mod recorded;
 mod release_put;
 mod replicas;
 mod restarts;
+mod restored;
 #[path = "../support/rng.rs"]
 mod rng;
 mod sections;

@@ -14,7 +14,7 @@ use fermata::engine::{
 use fermata::key::KeyState;
 use fermata::limits::Limits;
 use fermata::lock::{Fence, Key, KeyId, LockRef, Mode, SessionId, TableName, Tag};
-use fermata::store::embedded::{EmbeddedOpenError, EmbeddedOptions, EmbeddedStore};
+use fermata::store::embedded::{EmbeddedOpenError, EmbeddedOptions, EmbeddedStore, restore};
 use fermata::store::{KeyStore as _, SessionRow, SessionStore as _, Store};
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -200,6 +200,21 @@ impl World {
             checked,
             made,
         }
+    }
+
+    /// Kills the replica at once, and starts one on a store that is made of a backup. What was acknowledged after that is lost,
+    /// so what follows is a history of its own.
+    pub async fn restored(self, backup: &[u8], now_us: u64) -> World {
+        self.store.cut();
+        self.engine.stop();
+        let directory = tempfile::tempdir().unwrap();
+        let options = EmbeddedOptions::new(directory.path());
+        restore(&options, backup, now_us, None).unwrap();
+        let history = Recorder::at(Arc::clone(&self.made.clock));
+        let checked = history.checked_at_end("one replica on a restored store");
+        history.leave_unchecked();
+        let made = self.made.clone();
+        Self::on(directory, history, checked, made, (|_| (), true)).await
     }
 
     /// Kills the replica at once, and starts another one on what it left.

@@ -10,6 +10,7 @@ use fermata_proto::{RenewLocksRequest, WatchLockRequest};
 use futures_util::future::join_all;
 use futures_util::{Stream, StreamExt, stream};
 use prost::Message as _;
+use tokio::time::Instant;
 use tonic::service::Interceptor;
 use tonic::{Request, Response, Status};
 use tracing::Span;
@@ -36,6 +37,7 @@ use crate::rpc::calls::{
     CriticalPut, ForceRelease, KeepAlive, OpenSession, ReleaseLock, RenewSession, UnaryCall,
 };
 use crate::rpc::deadline::{Deadline, by, by_or};
+use crate::rpc::listing_turns::listing_turn;
 use crate::rpc::part_limit::PartLimit;
 use crate::rpc::stopping::Stopping;
 use crate::rpc::watch::{self, Broken};
@@ -102,6 +104,10 @@ impl PeerRpc {
             limits: Arc::clone(&self.limits),
             ids: Arc::clone(&self.ids),
         }
+    }
+
+    fn answer_by<T>(&self, request: &Request<T>) -> Instant {
+        Deadline::of_request(request.extensions()).answer_within(self.limits.call_max())
     }
 
     /// Nothing is done for a caller that means another replica.
@@ -398,6 +404,7 @@ impl Peer for PeerRpc {
         &self,
         request: Request<DescribeKeyRequest>,
     ) -> Result<Response<DescribeKeyResponse>, Status> {
+        let _turn = listing_turn(&request, self.answer_by(&request)).await?;
         let ask = request.into_inner();
         Ok(Response::new(match self.is_meant(&ask.to) {
             Ok(()) => shown::describe_key(&self.engine, &self.limits, ask)?,
@@ -410,6 +417,7 @@ impl Peer for PeerRpc {
         &self,
         request: Request<ListKeysRequest>,
     ) -> Result<Response<ListKeysResponse>, Status> {
+        let _turn = listing_turn(&request, self.answer_by(&request)).await?;
         let ask = request.into_inner();
         Ok(Response::new(match self.is_meant(&ask.to) {
             Ok(()) => shown::list_keys(&self.engine, &self.limits, ask).await?,

@@ -9,6 +9,10 @@ use crate::store::{KeyStore, Listed, StoreError, Swap};
 
 #[async_trait]
 impl KeyStore for CassandraStore {
+    async fn fence_floor(&self) -> Result<u64, StoreError> {
+        self.fence_floor_of_keyspace().await
+    }
+
     async fn load(&self, id: &KeyId) -> Result<Option<KeyState>, StoreError> {
         self.rows(id).state().await
     }

@@ -18,6 +18,7 @@ mod in_doubt;
 mod keys;
 mod replicas;
 mod replication;
+mod restored;
 mod rows;
 mod scan;
 pub mod schema;
@@ -50,6 +51,7 @@ pub use fermata_cassandra::{
     CassandraOptions, CassandraTls, ClientCertificate, Credentials, DriverKind, Keyspace,
     KeyspaceError, Majority,
 };
+pub use restored::{RestoredError, restored};
 
 use self::health::Finding;
 use self::in_doubt::InDoubtSwaps;
@@ -192,6 +194,7 @@ impl CassandraStore {
             keys: Arc::clone(self) as _,
             data: Arc::clone(self) as _,
             sessions: Arc::clone(self) as _,
+            backups: None,
             cluster: Some(Arc::clone(self) as _),
         }
     }

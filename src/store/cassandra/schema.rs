@@ -15,9 +15,11 @@ use crate::lock::TableName;
 use crate::store::StoreError;
 
 /// The version of the schema that this program works with.
-pub const VERSION: i32 = 5;
+pub const VERSION: i32 = 6;
 /// The row of `schema_version`.
 pub(super) const PART: &str = "locks";
+/// The row of `schema_version` with the floor of fences: one that no transaction writes.
+pub(super) const FENCE_PART: &str = "fences";
 /// How long Cassandra keeps what says that a row was deleted, for tables that transactions write, in seconds.
 /// Its memory of transactions lives as long, and three hours at least.
 pub(super) const GC_GRACE_S: i32 = 10_800;
@@ -45,7 +47,7 @@ impl Schema {
         }
         let one = |name| single_table(keyspace, name);
         statements.push(format!(
-            "CREATE TABLE IF NOT EXISTS {} (\n  \"part\" text PRIMARY KEY,\n  \"version\" int\n)",
+            "CREATE TABLE IF NOT EXISTS {} (\n  \"part\" text PRIMARY KEY,\n  \"version\" int,\n  \"fence_floor\" bigint\n)",
             one("schema_version")
         ));
         statements.push(format!(

@@ -161,6 +161,10 @@ pub enum Cql {
     SchemaVersion,
     /// The names of a table's columns.
     Columns,
+    /// Below what no fence is; of a keyspace that was restored.
+    FenceFloor,
+    /// The same, written with itself for a timestamp: the highest one stays.
+    RaiseFenceFloor,
     /// The same, written.
     NoteSchemaVersion,
 }
@@ -258,9 +262,11 @@ impl Cql {
             | Cql::HandOverRequests
             | Cql::Clock
             | Cql::Columns
+            | Cql::FenceFloor
             | Cql::SchemaVersion => Use::Read,
             Cql::WriteData(_)
             | Cql::Heartbeat
+            | Cql::RaiseFenceFloor
             | Cql::RequestHandOver
             | Cql::ForgetHandOverRequest => Use::Write,
         }
@@ -293,6 +299,8 @@ impl Cql {
             | Cql::Sessions
             | Cql::SchemaVersion
             | Cql::Columns
+            | Cql::FenceFloor
+            | Cql::RaiseFenceFloor
             | Cql::NoteSchemaVersion => false,
         }
     }
@@ -391,6 +399,12 @@ impl Cql {
             Cql::Columns => "SELECT column_name FROM system_schema.columns \
                              WHERE keyspace_name = ? AND table_name = ?"
                 .to_owned(),
+            Cql::FenceFloor => {
+                format!("SELECT \"fence_floor\" FROM {versions} WHERE \"part\" = ?")
+            }
+            Cql::RaiseFenceFloor => format!(
+                "INSERT INTO {versions} (\"part\", \"fence_floor\") VALUES (?, ?) USING TIMESTAMP ?"
+            ),
             Cql::NoteSchemaVersion => format!(
                 "INSERT INTO {versions} (\"part\", \"version\") VALUES (?, ?) IF NOT EXISTS"
             ),

@@ -6,12 +6,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
-use redb::{Builder, Database, ReadableDatabase, ReadableTable};
+use redb::{Builder, Database, Durability, ReadableDatabase, ReadableTable};
 
 use super::isolate::isolated;
 use super::open_error::EmbeddedOpenError;
 use super::overlay::Overlay;
-use super::rows::{COMMITS, DATA, ENTRIES, LOCKS, META, SESSIONS};
+use super::rows::{COMMITS, DATA, ENTRIES, FENCE_FLOOR, LOCKS, META, ROOM, SESSIONS};
 
 /// Up to this size every page is checked against its checksum before the file is used: about a second
 /// at worst. Of a larger file the first row of each table is read.
@@ -37,6 +37,28 @@ pub(super) struct Opened {
     pub(super) database: Database,
     /// How many commits it has seen in its life.
     pub(super) commits: u64,
+    /// As [`FENCE_FLOOR`]; 0 where it was never restored.
+    pub(super) fence_floor: u64,
+}
+
+impl Opened {
+    /// Commits so many bytes, and removes them: the file keeps the room for what comes next.
+    pub(super) fn prove_room(&self, path: &Path, bytes: usize) -> Result<(), EmbeddedOpenError> {
+        isolated(|| {
+            let mut filled = self.database.begin_write()?;
+            filled.set_durability(Durability::Immediate)?;
+            filled
+                .open_table(ROOM)?
+                .insert("", vec![0xA5; bytes].as_slice())?;
+            filled.commit()?;
+            let emptied = self.database.begin_write()?;
+            emptied.delete_table(ROOM)?;
+            emptied.commit()?;
+            Ok(())
+        })
+        .map_err(|panic| EmbeddedOpenError::damaged(path, panic))?
+        .map_err(|error| EmbeddedOpenError::redb(path, error))
+    }
 }
 
 impl Medium {
@@ -46,7 +68,7 @@ impl Medium {
         builder
     }
 
-    fn database(&self, file: File) -> Result<Database, redb::DatabaseError> {
+    pub(super) fn database(&self, file: File) -> Result<Database, redb::DatabaseError> {
         #[cfg(test)]
         if let Some(faults) = &self.faults {
             return self.builder().create_with_backend(faults.ended(file)?);
@@ -104,8 +126,12 @@ impl Medium {
 
         isolated(|| {
             let database = self.database(file)?;
-            let commits = read_first_rows(&database)?;
-            Ok(Opened { database, commits })
+            let (commits, fence_floor) = read_first_rows(&database)?;
+            Ok(Opened {
+                database,
+                commits,
+                fence_floor,
+            })
         })
         .map_err(|panic| EmbeddedOpenError::damaged(path, panic))?
         .map_err(|error| EmbeddedOpenError::redb(path, error))
@@ -138,14 +164,14 @@ fn corrupted(what: &str) -> redb::Error {
     redb::Error::Corrupted(what.to_owned())
 }
 
-/// Reads the first row of each table, all of which must be there, and the number of commits.
-fn read_first_rows(database: &Database) -> Result<u64, redb::Error> {
+/// Reads the first row of each table, all of which must be there, the number of commits and the floor of fences.
+fn read_first_rows(database: &Database) -> Result<(u64, u64), redb::Error> {
     let transaction = database.begin_read()?;
     for table in [LOCKS, ENTRIES, DATA, SESSIONS] {
         transaction.open_table(table)?.first()?;
     }
-    let commits = transaction.open_table(META)?.get(COMMITS)?;
-    commits
-        .map(|commits| commits.value())
-        .ok_or_else(|| corrupted("it has lost its count of commits"))
+    let meta = transaction.open_table(META)?;
+    let row = |name| meta.get(name).map(|row| row.map(|row| row.value()));
+    let commits = row(COMMITS)?.ok_or_else(|| corrupted("it has lost its count of commits"))?;
+    Ok((commits, row(FENCE_FLOOR)?.unwrap_or(0)))
 }

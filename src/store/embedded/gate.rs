@@ -73,7 +73,33 @@ impl Gate {
         let Some(database) = &*database else {
             return Err(StoreError::Closed("it is being opened".to_owned()));
         };
-        let outcome = isolated(|| work(&database.begin_read()?));
+        self.answer(isolated(|| work(&database.begin_read()?)))
+    }
+
+    /// As [`Gate::read`], of what may take long: nobody waits for it, and it is to end once the store is closed, for the file
+    /// cannot be opened again before.
+    pub(super) fn read_aside(
+        &self,
+        work: impl FnOnce(&ReadTransaction) -> Result<(), Fault>,
+    ) -> Result<(), StoreError> {
+        let snapshot = {
+            let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
+            self.ready()?;
+            match &*database {
+                Some(database) => isolated(|| database.begin_read().map_err(Fault::from)),
+                None => return Err(StoreError::Closed("it is being opened".to_owned())),
+            }
+        };
+        let outcome = match snapshot {
+            Ok(Ok(snapshot)) => isolated(|| work(&snapshot)),
+            Ok(Err(fault)) => Ok(Err(fault)),
+            Err(panic) => Err(panic),
+        };
+        self.answer(outcome)
+    }
+
+    /// What a read came to. A fault of the file closes the store.
+    fn answer<T>(&self, outcome: Result<Result<T, Fault>, String>) -> Result<T, StoreError> {
         match outcome {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(Fault::Row(what))) => Err(StoreError::Damaged(what)),

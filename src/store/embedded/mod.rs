@@ -7,6 +7,8 @@
 //!
 //! No rules of the lock live here, and nothing of redb leaves this folder.
 
+mod archive;
+mod backup;
 mod directory;
 mod fault;
 #[cfg(test)]
@@ -36,6 +38,8 @@ use redb::ReadTransaction;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use uuid::Uuid;
 
+pub use self::archive::ArchiveError;
+pub use self::backup::{BackupSummary, RestoreError, Restored, check_backup, restore};
 use self::directory::Directory;
 use self::fault::Fault;
 use self::file::{Medium, Opened};
@@ -73,8 +77,12 @@ impl EmbeddedOptions {
 #[derive(Debug)]
 pub struct EmbeddedStore {
     gate: Arc<Gate>,
+    /// Its id.
+    store: Uuid,
+    /// Below it no fence is given out.
+    fence_floor: u64,
     /// Reads that may go over all that there is take turns.
-    listings: Semaphore,
+    listings: Arc<Semaphore>,
     /// Dropped before `_writer`, which waits for the writer to find that nobody is left.
     queue: mpsc::Sender<Message>,
     _writer: WriterThread,
@@ -113,7 +121,11 @@ impl EmbeddedStore {
             directory.make_store(Uuid::new_v4(), |path, file| medium.fill(path, file))?;
         }
         let store = directory.format()?.store;
-        let Opened { database, commits } = medium.open(&path)?;
+        let Opened {
+            database,
+            commits,
+            fence_floor,
+        } = medium.open(&path)?;
         let gate = Arc::new(Gate::open(database));
         let (queue, jobs) = mpsc::channel(QUEUE_JOBS_MAX);
         let writer = Writer {
@@ -123,6 +135,7 @@ impl EmbeddedStore {
             gate: Arc::clone(&gate),
             queue: jobs,
             commits,
+            failed_bytes: 0,
         };
         let thread = thread::Builder::new()
             .name("fermata-store".to_owned())
@@ -130,7 +143,9 @@ impl EmbeddedStore {
             .map_err(|error| EmbeddedOpenError::io(&path, error))?;
         Ok(EmbeddedStore {
             gate,
-            listings: Semaphore::new(1),
+            store,
+            fence_floor,
+            listings: Arc::new(Semaphore::new(1)),
             queue,
             _writer: WriterThread(Some(thread)),
         })
@@ -144,6 +159,7 @@ impl EmbeddedStore {
             keys: Arc::clone(self) as _,
             data: Arc::clone(self) as _,
             sessions: Arc::clone(self) as _,
+            backups: Some(Arc::clone(self) as _),
             cluster: None,
         }
     }
@@ -169,9 +185,13 @@ impl EmbeddedStore {
         &self,
         work: impl FnOnce(&ReadTransaction) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, StoreError> {
-        // Never closed.
-        let _turn = self.listings.acquire().await.ok();
-        self.read(work).await
+        // Never closed. The turn ends with the read, also where nobody waits for that any more.
+        let turn = Arc::clone(&self.listings).acquire_owned().await.ok();
+        self.read(move |snapshot| {
+            let _turn = turn;
+            work(snapshot)
+        })
+        .await
     }
 
     /// Reads a row on a thread that may block: a page that is not in memory comes from the disk. Reads wait for such a thread,

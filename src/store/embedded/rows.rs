@@ -19,8 +19,46 @@ pub(super) const SESSIONS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::
 /// Counters of the store itself, by name.
 pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 
+/// What a row is about: its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum RowKind {
+    Lock = 1,
+    Entry = 2,
+    Data = 3,
+    Session = 4,
+}
+
+impl RowKind {
+    pub(super) const ALL: [RowKind; 4] = [
+        RowKind::Lock,
+        RowKind::Entry,
+        RowKind::Data,
+        RowKind::Session,
+    ];
+
+    pub(super) fn of(number: u8) -> Option<RowKind> {
+        let mut all = RowKind::ALL.into_iter();
+        all.find(|kind| *kind as u8 == number)
+    }
+
+    pub(super) fn table(self) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
+        match self {
+            RowKind::Lock => LOCKS,
+            RowKind::Entry => ENTRIES,
+            RowKind::Data => DATA,
+            RowKind::Session => SESSIONS,
+        }
+    }
+}
+
+/// What is written to see whether there is room, and removed.
+pub(super) const ROOM: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("room");
+
 /// The row of META that counts commits.
 pub(super) const COMMITS: &str = "commits";
+/// The row of META below which no fence is; of a store that was restored.
+pub(super) const FENCE_FLOOR: &str = "fence_floor";
 
 const SEPARATOR: u8 = 0;
 /// Above the separator and below every byte that a table name or key can hold.

@@ -46,6 +46,10 @@ impl StoreHealth for EmbeddedStore {
 
 #[async_trait]
 impl KeyStore for EmbeddedStore {
+    async fn fence_floor(&self) -> Result<u64, StoreError> {
+        Ok(self.fence_floor)
+    }
+
     async fn load(&self, id: &KeyId) -> Result<Option<KeyState>, StoreError> {
         let id = id.clone();
         self.read(move |snapshot| read::load(snapshot, &id)).await

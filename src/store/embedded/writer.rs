@@ -28,6 +28,8 @@ const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// How long after a fault the file is opened again; twice as long after each failure.
 const REOPEN_MS_MIN: u64 = 1_000;
 const REOPEN_MS_MAX: u64 = 10_000;
+/// How many bytes a commit must be able to write before a store that was closed is open again, at least.
+const ROOM_BYTES_MIN: usize = 64 * 1024;
 /// How long somebody may wait for the answer that the store is closed.
 const REFUSE_EVERY_MS: u64 = 25;
 
@@ -60,6 +62,8 @@ pub(super) struct Writer {
     pub(super) queue: mpsc::Receiver<Message>,
     /// How many commits the file must have seen: none that was acknowledged may be missing.
     pub(super) commits: u64,
+    /// How much the commit was to write that closed the store.
+    pub(super) failed_bytes: usize,
 }
 
 /// Whether the writer goes on.
@@ -120,12 +124,16 @@ impl Writer {
             };
         };
         if !batch.is_empty() {
-            self.commit(&batch, answers);
+            self.failed_bytes = match self.commit(&batch, answers) {
+                true => 0,
+                false => bytes,
+            };
         }
         flow
     }
 
-    fn commit(&mut self, batch: &[Work], answers: Vec<oneshot::Sender<JobOutcome>>) {
+    /// Whether the transaction met no fault.
+    fn commit(&mut self, batch: &[Work], answers: Vec<oneshot::Sender<JobOutcome>>) -> bool {
         let mut effects = Vec::with_capacity(batch.len());
         let mut commit_begun = false;
         let outcome = self.gate.write(|database| {
@@ -151,6 +159,7 @@ impl Writer {
                     // Whoever asked may have gone; it is done all the same.
                     let _ = answer.send(done(effect));
                 }
+                true
             }
             Err(Fault::File(reason) | Fault::Row(reason)) => {
                 // Closed first: nobody who is notified of the fault finds the store open.
@@ -161,6 +170,7 @@ impl Writer {
                     let effect = effects.next().filter(|_| commit_begun);
                     let _ = answer.send(undone(effect, &error));
                 }
+                false
             }
         }
     }
@@ -177,7 +187,9 @@ impl Writer {
                 thread::sleep(Duration::from_millis(REFUSE_EVERY_MS));
             }
             match self.open_again() {
-                Ok(Opened { database, commits }) => {
+                Ok(Opened {
+                    database, commits, ..
+                }) => {
                     // A commit of unknown outcome may be among them.
                     self.commits = commits;
                     self.gate.reopen(database);
@@ -206,6 +218,8 @@ impl Writer {
             let what = "it lacks what was acknowledged, as a backup would";
             return Err(EmbeddedOpenError::damaged(&path, what));
         }
+        // A full disk reads well: without this the store would be open again until the next change, and closed again.
+        opened.prove_room(&path, self.failed_bytes.max(ROOM_BYTES_MIN))?;
         Ok(opened)
     }
 

@@ -86,6 +86,7 @@ impl StoreLink {
             keys: Arc::clone(self) as _,
             data: Arc::clone(self) as _,
             sessions: Arc::clone(self) as _,
+            backups: None,
             cluster: Some(Arc::clone(self) as _),
         }
     }

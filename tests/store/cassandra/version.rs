@@ -1,8 +1,10 @@
 //! Keyspaces that are made, were half made, or are those of another version.
 
+use std::time::Duration;
+
 use fermata::key::KeyState;
 use fermata::store::cassandra::schema::{self, SchemaError};
-use fermata::store::cassandra::{CassandraOpenError, CassandraStore};
+use fermata::store::cassandra::{CassandraOpenError, CassandraStore, RestoredError, restored};
 use fermata::store::{ClusterStore, KeyStore};
 
 use super::raw::Raw;
@@ -77,4 +79,42 @@ async fn a_keyspace_of_another_version_is_left_alone() {
         assert!(refused.to_string().contains(&said), "{refused}");
         assert!(!raw.tables().await.contains(&"lock_another".to_owned()));
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_restore_fences_go_on_above_all_that_were_given_out() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let store = world.store().await;
+    assert_eq!(store.fence_floor().await.unwrap(), 0);
+    let now_us = store.clock_us().await.unwrap();
+    let floor = restored(world.options(), None).await.unwrap();
+    assert!(floor > now_us + 3_600_000_000, "{floor} {now_us}");
+    assert_eq!(store.fence_floor().await.unwrap(), floor);
+    // It only rises.
+    let above = floor + 9_000_000_000;
+    let raised = restored(world.options(), Some(above)).await.unwrap();
+    assert_eq!(raised, above + 1);
+    assert_eq!(restored(world.options(), Some(7)).await.unwrap(), raised);
+    assert_eq!(world.store().await.fence_floor().await.unwrap(), raised);
+    let high = restored(world.options(), Some(u64::MAX - 1)).await;
+    assert!(matches!(high, Err(RestoredError::TooHigh(_))), "{high:?}");
+
+    // Not while a replica works on it: one whose row came back with the tables writes no heartbeat.
+    let row = replica_row(4);
+    store.announce_replica(&row).await.unwrap();
+    assert_eq!(restored(world.options(), None).await.unwrap(), raised);
+    let heartbeats = tokio::spawn(async move {
+        for heartbeat in row.heartbeat + 1.. {
+            store.heartbeat(row.id, heartbeat).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    });
+    let running = restored(world.options(), None).await;
+    assert!(
+        matches!(running, Err(RestoredError::Running(_))),
+        "{running:?}"
+    );
+    heartbeats.abort();
 }

@@ -91,6 +91,12 @@ async fn a_read_only_disk_is_named() {
     );
 }
 
+async fn pause(ms: u64) {
+    tokio::task::spawn_blocking(move || std::thread::sleep(Duration::from_millis(ms)))
+        .await
+        .unwrap();
+}
+
 #[tokio::test]
 async fn a_full_disk_makes_no_store_and_loses_none() {
     let outside = TempDir::new().unwrap();
@@ -127,13 +133,17 @@ async fn a_full_disk_makes_no_store_and_loses_none() {
     };
     assert!(error.to_string().contains("space"), "{error}");
     assert!(kept > 5, "{kept}");
+    // Opened again it reads well; but as long as nothing can be written, it is closed: two tries later still.
+    let tried = Instant::now() + Duration::from_millis(3_500);
+    while Instant::now() < tried {
+        assert!(store.ready().is_err(), "it flaps");
+        pause(5).await;
+    }
     disk.remount("size=64m");
     let deadline = Instant::now() + Duration::from_secs(30);
     while store.ready().is_err() {
         assert!(Instant::now() < deadline);
-        tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_millis(20)))
-            .await
-            .unwrap();
+        pause(20).await;
     }
     assert_eq!(store.load(&id("k")).await.unwrap(), Some(one));
     for number in 0..kept {

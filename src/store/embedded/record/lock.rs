@@ -89,6 +89,11 @@ pub(in crate::store::embedded) struct LockRow {
 }
 
 impl LockRow {
+    /// Fences below it may have been used.
+    pub(in crate::store::embedded) fn fence_end(&self) -> u64 {
+        self.state.reserved.fence_end.max(self.state.fence.0)
+    }
+
     pub(in crate::store::embedded) fn decode(row: &[u8]) -> Result<LockRow, RecordError> {
         let row: StateRow = decode(row)?;
         let entries = row

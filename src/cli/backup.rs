@@ -1,0 +1,214 @@
+//! `fermata backup` and `fermata restore`: all that an embedded store has, as a file, and a store from that.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use fermata_command::output::{Format, print_json, print_text};
+use fermata_command::{Failure, Remote, exit};
+use serde_json::json;
+
+use crate::clock::{Clock as _, SystemClock};
+use crate::store::embedded::{
+    ArchiveError, BackupSummary, EmbeddedOptions, RestoreError, check_backup, restore,
+};
+
+const BACKUP_HELP: &str = "\
+The server goes on meanwhile; what it has is taken as of one moment. The file
+is written beside, checked to its end, and only then gets its name: a file of
+that name is a whole backup. It has every value, and lets nobody act as a
+holder; keep it as you keep the data directory. Only the embedded store makes
+backups: for Cassandra see `fermata schema restored --help`.
+
+Exit status: 0; 64 malformed; 69 no server; 73 there is such a file; 74 it
+cannot be written; 77 not allowed.
+
+Examples:
+  fermata backup /backups/fermata-$(date +%F)
+  fermata backup --endpoint unix:/run/fermata/fermata.sock locks.backup";
+
+/// Write all that an embedded store has to a file, while it serves
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = BACKUP_HELP)]
+pub struct BackupArgs {
+    /// The file; there must be none yet
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+const RESTORE_HELP: &str = "\
+No server may run on that directory, and it must have no store yet: move the
+`store` in it away first. What was acknowledged after the backup is lost. Who
+held a lock then holds it again for its TTL, if it is not renewed. Fencing
+tokens go on above all that were given out before: two hours above the clock
+and above those in the backup, since nobody knows which were given out after
+it. Where one is known that is higher, name it with --above.
+
+Do not begin sooner than the longest TTL of your clients after the last server
+on the lost store ended: until then one of them may rely on a lock of which the
+backup knows nothing.
+
+Exit status: 0; 64 malformed; 65 the file is no whole backup; 73 the directory
+has a store, or cannot be written; 74 the file cannot be read.
+
+Examples:
+  fermata restore /backups/fermata-2026-11-26 --data-dir /var/lib/fermata
+  fermata restore locks.backup --data-dir /data --above 1790000000000000";
+
+/// Make an embedded store from a backup
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = RESTORE_HELP)]
+pub struct RestoreArgs {
+    /// The backup
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// The data directory of the server that is to be started; made if there is none
+    #[arg(long, value_name = "DIR")]
+    data_dir: PathBuf,
+
+    /// Give out fencing tokens above this one only
+    #[arg(long, value_name = "TOKEN")]
+    above: Option<u64>,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    output: Format,
+}
+
+fn io_failure(what: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::new(
+        exit::IO,
+        format!("cannot {what} {}: {error}", path.display()),
+    )
+}
+
+fn damaged(path: &Path, error: &ArchiveError) -> Failure {
+    let code = match error {
+        ArchiveError::Other | ArchiveError::Damaged(_) => exit::DATA,
+        ArchiveError::Read(_) => exit::IO,
+    };
+    Failure::new(code, format!("{}: {error}", path.display()))
+}
+
+/// Runs `backup`.
+pub async fn back_up(args: BackupArgs) -> Result<u8, Failure> {
+    if fs::symlink_metadata(&args.file).is_ok() {
+        let file = args.file.display();
+        let there = format!("there is a {file} already");
+        return Err(Failure::new(exit::CANNOT_CREATE, there));
+    }
+    let client = args.remote.client()?;
+    let mut backup = client.back_up().await?;
+    let mut beside = args.file.clone().into_os_string();
+    beside.push(".partial");
+    let beside = PathBuf::from(beside);
+    let mut partial = Partial::new(&beside)?;
+    while let Some(part) = backup.next().await? {
+        let written = partial.file.write_all(&part);
+        written.map_err(|error| io_failure("write", &beside, &error))?;
+    }
+    let summary = partial.finish(&args.file)?;
+    print(args.remote.format(), &summary, None)
+}
+
+/// A file that goes away unless it is finished.
+struct Partial<'a> {
+    path: &'a Path,
+    file: File,
+    is_finished: bool,
+}
+
+impl<'a> Partial<'a> {
+    fn new(path: &'a Path) -> Result<Partial<'a>, Failure> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(|error| io_failure("write", path, &error))?;
+        Ok(Partial {
+            path,
+            file,
+            is_finished: false,
+        })
+    }
+
+    /// On the disk, read once more to its end, and by its name.
+    fn finish(mut self, name: &Path) -> Result<BackupSummary, Failure> {
+        let failed = |error| io_failure("write", name, &error);
+        self.file.sync_all().map_err(failed)?;
+        let again = File::open(self.path).map_err(failed)?;
+        let summary = check_backup(BufReader::new(again));
+        let summary = summary.map_err(|error| damaged(self.path, &error))?;
+        fs::hard_link(self.path, name)
+            .or_else(|_| fs::rename(self.path, name))
+            .map_err(failed)?;
+        let folder = name
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        let folder = File::open(folder.unwrap_or(Path::new(".")));
+        folder
+            .and_then(|folder| folder.sync_all())
+            .map_err(failed)?;
+        self.is_finished = true;
+        Ok(summary)
+    }
+}
+
+impl Drop for Partial<'_> {
+    fn drop(&mut self) {
+        // It is gone where it got its name by a rename.
+        let _ = fs::remove_file(self.path);
+    }
+}
+
+/// Runs `restore`.
+pub fn run_restore(args: &RestoreArgs) -> Result<u8, Failure> {
+    let file = File::open(&args.file).map_err(|error| io_failure("read", &args.file, &error))?;
+    let options = EmbeddedOptions::new(&args.data_dir);
+    let now_us = SystemClock.wall_us();
+    let restored = restore(&options, BufReader::new(file), now_us, args.above);
+    let restored = restored.map_err(|error| match error {
+        RestoreError::Archive(error) => damaged(&args.file, &error),
+        RestoreError::Exists(_) | RestoreError::Open(_) => {
+            Failure::new(exit::CANNOT_CREATE, error.to_string())
+        }
+    })?;
+    print(args.output, &restored.summary, Some(restored.fence_floor))
+}
+
+fn print(format: Format, summary: &BackupSummary, fence_floor: Option<u64>) -> Result<u8, Failure> {
+    let BackupSummary {
+        keys,
+        entries,
+        values,
+        sessions,
+        ..
+    } = summary;
+    match format {
+        Format::Json => print_json(&json!({
+            "keys": keys,
+            "entries": entries,
+            "values": values,
+            "sessions": sessions,
+            "fence_floor": fence_floor,
+        }))?,
+        Format::Text => {
+            let mut text = format!(
+                "{keys} keys, {entries} live entries, {values} values, {sessions} sessions\n"
+            );
+            if let Some(floor) = fence_floor {
+                text.push_str(&format!("fencing tokens go on above {floor}\n"));
+            }
+            print_text(&text)?;
+        }
+    }
+    Ok(0)
+}

@@ -1,0 +1,249 @@
+//! Backups: all rows of one moment, while the store goes on; and a new store from one.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use redb::{Durability, ReadTransaction, ReadableTable};
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+use uuid::Uuid;
+
+use super::archive::{ArchiveError, ArchiveHead, ArchiveReader, ArchiveRow, ArchiveWriter};
+use super::directory::Directory;
+use super::fault::Fault;
+use super::file::Medium;
+use super::isolate::isolated;
+use super::record::LockRow;
+use super::rows::{COMMITS, FENCE_FLOOR, META, RowKind};
+use super::{EmbeddedOpenError, EmbeddedOptions, EmbeddedStore};
+use crate::store::{BackupStore, StoreError};
+
+/// How many chunks may wait to be taken, and how often it is looked whether one was.
+const CHUNKS_MAX: usize = 4;
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How much a commit of a restore has, in bytes.
+const COMMIT_BYTES: usize = 8 * 1024 * 1024;
+/// How far above the clock a store may have given out fences when it was lost: 70 minutes, and another one for a clock that was
+/// wrong.
+const AHEAD_US: u64 = 2 * 60 * 60 * 1_000_000;
+
+/// What is in a backup.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BackupSummary {
+    /// Keys that were ever locked.
+    pub keys: u64,
+    /// Live entries.
+    pub entries: u64,
+    /// Values.
+    pub values: u64,
+    /// Sessions.
+    pub sessions: u64,
+    /// All fences that its keys may have used are below this.
+    pub fence_end: u64,
+}
+
+/// What a restore made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Restored {
+    /// What was in the backup.
+    pub summary: BackupSummary,
+    /// No fencing token is below this from now on.
+    pub fence_floor: u64,
+}
+
+/// Why a backup was not restored. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The directory has a store.
+    #[error(
+        "{} has a store already, which may be newer. Name a directory without one, or move that one's `store` away first",
+        .0.display()
+    )]
+    Exists(std::path::PathBuf),
+    /// The file is no whole backup.
+    #[error("{0}")]
+    Archive(#[from] ArchiveError),
+    /// The directory cannot be used.
+    #[error("{0}")]
+    Open(#[from] EmbeddedOpenError),
+}
+
+impl BackupSummary {
+    fn count(&mut self, row: &ArchiveRow) -> Result<(), ArchiveError> {
+        match row.kind {
+            RowKind::Lock => {
+                self.keys += 1;
+                let lock = LockRow::decode(&row.value)
+                    .map_err(|_| ArchiveError::Damaged("the lock of a key cannot be read"))?;
+                self.fence_end = self.fence_end.max(lock.fence_end());
+            }
+            RowKind::Entry => self.entries += 1,
+            RowKind::Data => self.values += 1,
+            RowKind::Session => self.sessions += 1,
+        }
+        Ok(())
+    }
+}
+
+/// Reads a backup to its end: whether all of it is there and whole, and what is in it.
+pub fn check_backup(from: impl Read) -> Result<BackupSummary, ArchiveError> {
+    let (mut reader, _) = ArchiveReader::new(from)?;
+    let mut summary = BackupSummary::default();
+    while let Some(row) = reader.next()? {
+        summary.count(&row)?;
+    }
+    Ok(summary)
+}
+
+/// Makes a store from a backup, in a directory without one: with another id, and fences above all that the store of the backup
+/// can have given out until `now_us` (microseconds since 1970), or above `above`. Blocks.
+pub fn restore(
+    options: &EmbeddedOptions,
+    from: impl Read,
+    now_us: u64,
+    above: Option<u64>,
+) -> Result<Restored, RestoreError> {
+    let directory = Directory::claim(&options.directory)?;
+    if directory.has_store()? {
+        return Err(RestoreError::Exists(options.directory.clone()));
+    }
+    let medium = Medium {
+        cache_bytes: options.cache_bytes,
+        #[cfg(test)]
+        faults: None,
+    };
+    let (mut reader, head) = ArchiveReader::new(from)?;
+    let mut restored = Err(ArchiveError::Damaged("it was not read"));
+    let made = directory.make_store(Uuid::new_v4(), |path, file| {
+        medium.fill(
+            path,
+            file.try_clone()
+                .map_err(|e| EmbeddedOpenError::io(path, e))?,
+        )?;
+        restored = fill(&medium, path, file, &mut reader, |summary| {
+            let used = now_us.max(summary.fence_end).saturating_add(AHEAD_US);
+            let floor = used.max(above.unwrap_or(0).saturating_add(1));
+            (head.commits, floor)
+        })?;
+        match &restored {
+            Ok(_) => Ok(()),
+            // The store that was begun must not become one.
+            Err(_) => Err(EmbeddedOpenError::damaged(path, "the backup")),
+        }
+    });
+    let restored = restored?;
+    made?;
+    Ok(restored)
+}
+
+/// Fills the tables of a new file. What is wrong with the backup is answered beside what is wrong with the file.
+fn fill(
+    medium: &Medium,
+    path: &Path,
+    file: File,
+    reader: &mut ArchiveReader<impl Read>,
+    meta: impl FnOnce(&BackupSummary) -> (u64, u64),
+) -> Result<Result<Restored, ArchiveError>, EmbeddedOpenError> {
+    let filled = isolated(|| {
+        let database = medium.database(file)?;
+        let mut summary = BackupSummary::default();
+        let mut is_last = false;
+        while !is_last {
+            let mut transaction = database.begin_write()?;
+            transaction.set_durability(Durability::Immediate)?;
+            let mut bytes = 0;
+            while bytes < COMMIT_BYTES {
+                let row = match reader.next() {
+                    Ok(Some(row)) => row,
+                    Ok(None) => {
+                        is_last = true;
+                        break;
+                    }
+                    Err(error) => return Ok(Err(error)),
+                };
+                if let Err(error) = summary.count(&row) {
+                    return Ok(Err(error));
+                }
+                bytes += row.key.len() + row.value.len();
+                let mut table = transaction.open_table(row.kind.table())?;
+                table.insert(row.key.as_slice(), row.value.as_slice())?;
+            }
+            transaction.commit()?;
+        }
+        let (commits, fence_floor) = meta(&summary);
+        let transaction = database.begin_write()?;
+        {
+            let mut rows = transaction.open_table(META)?;
+            rows.insert(COMMITS, commits)?;
+            rows.insert(FENCE_FLOOR, fence_floor)?;
+        }
+        transaction.commit()?;
+        Ok(Ok(Restored {
+            summary,
+            fence_floor,
+        }))
+    });
+    filled
+        .map_err(|panic| EmbeddedOpenError::damaged(path, panic))?
+        .map_err(|error| EmbeddedOpenError::redb(path, error))
+}
+
+#[async_trait]
+impl BackupStore for EmbeddedStore {
+    async fn back_up(&self) -> Result<mpsc::Receiver<Result<Bytes, StoreError>>, StoreError> {
+        self.gate.ready()?;
+        let (chunks, taken) = mpsc::channel(CHUNKS_MAX);
+        let (gate, store) = (self.gate.clone(), self.store);
+        // A thread of its own: it takes as long as whoever takes the chunks does.
+        let thread = thread::Builder::new().name("fermata-backup".to_owned());
+        let spawned = thread.spawn(move || {
+            let hand_over = |chunk| {
+                let mut chunk = Ok(chunk);
+                loop {
+                    gate.ready().map_err(|_| ())?;
+                    match chunks.try_send(chunk) {
+                        Ok(()) => return Ok(()),
+                        Err(TrySendError::Closed(_)) => return Err(()),
+                        Err(TrySendError::Full(back)) => chunk = back,
+                    }
+                    thread::sleep(LOOK_EVERY);
+                }
+            };
+            let failed = gate.read_aside(|snapshot| write_all(snapshot, store, hand_over));
+            if let Err(error) = failed.and_then(|()| gate.ready()) {
+                // Whoever takes them may be gone, or not take any.
+                let _ = chunks.try_send(Err(error));
+            }
+        });
+        spawned.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        Ok(taken)
+    }
+}
+
+/// All rows of a snapshot, until nobody takes them any more.
+fn write_all(
+    snapshot: &ReadTransaction,
+    store: Uuid,
+    mut hand_over: impl FnMut(Bytes) -> Result<(), ()>,
+) -> Result<(), Fault> {
+    let commits = snapshot.open_table(META)?.get(COMMITS)?;
+    let commits = commits.map_or(0, |commits| commits.value());
+    let head = ArchiveHead { store, commits };
+    let mut writer = ArchiveWriter::new(head, |chunk| hand_over(chunk).is_ok());
+    for kind in RowKind::ALL {
+        for row in snapshot.open_table(kind.table())?.iter()? {
+            let (key, value) = row?;
+            if writer.row(kind, key.value(), value.value()).is_err() {
+                return Ok(());
+            }
+        }
+    }
+    // Without its end it is no backup; nobody waits for it.
+    let _ = writer.end();
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! `fermata backup` while the server serves, and `fermata restore` for another one.
+
+use std::fs;
+use std::process::Output;
+
+use serde_json::json;
+
+use super::world::World;
+
+/// What a command said and how it ended.
+fn refused(output: &Output) -> (Option<i32>, String) {
+    let said = String::from_utf8(output.stderr.clone()).unwrap();
+    (output.status.code(), said)
+}
+
+/// The token that a lock has now.
+fn token(world: &World, key: &str) -> u64 {
+    let token = world.text(&["lock", key, "--", "sh", "-c", "echo $FERMATA_FENCING_TOKEN"]);
+    token.trim().parse().unwrap()
+}
+
+#[test]
+fn what_was_backed_up_is_there_again_and_no_token_falls() {
+    let world = World::new();
+    world.text(&["put", "kept", "before"]);
+    let mut holder = world.start(&[
+        "lock",
+        "held",
+        "--owner",
+        "billing",
+        "--ttl",
+        "60s",
+        "--",
+        "sh",
+        "-c",
+        "echo in; exec sleep 60",
+    ]);
+    assert_eq!(holder.line(), "in");
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (file, data) = (path("backup"), path("data"));
+    let made = world.json(&["backup", &file]);
+    assert_eq!((&made["keys"], &made["entries"]), (&json!(2), &json!(1)));
+    assert_eq!(made["values"], json!(1));
+    assert!(!fs::exists(path("backup.partial")).unwrap());
+    // All this is after it.
+    world.text(&["put", "kept", "after"]);
+    world.text(&["put", "later", "after"]);
+    let last = [token(&world, "kept"), token(&world, "later")];
+    let (code, said) = refused(&world.run(&["backup", &file]));
+    assert_eq!(code, Some(73), "{said}");
+
+    let restored = world.json(&["restore", &file, "--data-dir", &data]);
+    assert_eq!(
+        (&restored["keys"], &restored["values"]),
+        (&json!(2), &json!(1))
+    );
+    let floor = restored["fence_floor"].as_u64().unwrap();
+    assert!(floor > last[0].max(last[1]));
+    let other = World::on(&data);
+    assert_eq!(other.text(&["get", "kept"]).trim_end(), "before");
+    assert_eq!(other.run(&["get", "later"]).status.code(), Some(1));
+    // Who held a lock holds it for a TTL.
+    let shown = other.json(&["locks", "show", "held"]);
+    assert_eq!(shown["holders"][0]["owner"], json!("billing"));
+    // Of a key that the backup has, and of one that it knows nothing of.
+    for key in ["kept", "later", "new"] {
+        let now = token(&other, key);
+        assert!(now >= floor, "{key}: {now} {floor}");
+        assert!(token(&other, key) > now);
+    }
+
+    // Never over what there is.
+    let (code, said) = refused(&world.run(&["restore", &file, "--data-dir", &data]));
+    assert_eq!(code, Some(73), "{said}");
+    assert!(
+        said.contains("has a store already") || said.contains("in use"),
+        "{said}"
+    );
+    // Above a token that is known.
+    let above = (u64::MAX >> 2).to_string();
+    let (third, floor) = (path("third"), ["--above", &above]);
+    let restored = world.json(&[&["restore", &file, "--data-dir", &third], &floor[..]].concat());
+    assert_eq!(restored["fence_floor"], json!((u64::MAX >> 2) + 1));
+    super::signals::send(holder.pid(), nix::sys::signal::Signal::SIGTERM);
+    holder.end();
+}
+
+#[test]
+fn what_is_no_whole_backup_makes_no_store() {
+    let world = World::new();
+    world.text(&["put", "k", "v"]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (file, data) = (path("backup"), path("data"));
+    world.text(&["backup", &file]);
+    let whole = fs::read(&file).unwrap();
+    let damaged = path("damaged");
+    let flipped = |at: usize| {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x40;
+        bytes
+    };
+    for (bytes, words) in [
+        (whole[..whole.len() - 1].to_vec(), "it ends too early"),
+        (flipped(whole.len() / 2), "it "),
+        (b"PRIMARY KEY".to_vec(), "no backup"),
+        (Vec::new(), "no backup"),
+    ] {
+        fs::write(&damaged, bytes).unwrap();
+        let (code, said) = refused(&world.run(&["restore", &damaged, "--data-dir", &data]));
+        assert_eq!(code, Some(65), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+    let (code, said) = refused(&world.run(&["restore", &path("none"), "--data-dir", &data]));
+    assert_eq!(code, Some(74), "{said}");
+    // What is left of these tries is in nobody's way.
+    world.text(&["restore", &file, "--data-dir", &data]);
+    assert_eq!(World::on(&data).text(&["get", "k"]).trim_end(), "v");
+    // A folder that is not there, and a disk that is full.
+    let (code, said) = refused(&world.run(&["backup", &path("no/where")]));
+    assert_eq!(code, Some(74), "{said}");
+    assert!(said.contains("no/where"), "{said}");
+}
