@@ -5,8 +5,10 @@ use std::fs;
 use std::io::Write as _;
 use std::process::{Command, Output};
 
+use fermata::access::{Rules, Scope, Verb};
 use fermata::config::Config;
-use serde_json::Value as Json;
+use fermata::lock::{Key, KeyId, TableName};
+use serde_json::{Value as Json, json};
 
 use super::files;
 
@@ -14,12 +16,16 @@ use super::files;
 const REQUIRE: &str = "FERMATA_REQUIRE_HELM";
 /// The oldest one that the chart is for. (A helm that go built assumes one of long ago.)
 const KUBERNETES: &str = "1.27.0";
-/// The values that the chart is rendered with: its own, and these on top.
-const VALUES: [Option<&str>; 3] = [
-    None,
-    Some("helm/fermata/ci/no-persistence-values.yaml"),
-    Some("helm/fermata/ci/everything-values.yaml"),
+/// The values that the chart is rendered with. By its own alone it is refused.
+const VALUES: [&str; 3] = [
+    "helm/fermata/ci/no-persistence-values.yaml",
+    EVERYTHING,
+    SECURED,
 ];
+const EVERYTHING: &str = "helm/fermata/ci/everything-values.yaml";
+const SECURED: &str = "helm/fermata/ci/secured-values.yaml";
+/// What it takes to render it without TLS and known clients.
+const INSECURE: [&str; 2] = ["--set", "config.insecure=true"];
 
 /// The manifest that one template of the chart makes, or why helm makes none.
 fn rendered(template: &str, more: &[&str]) -> Result<String, String> {
@@ -60,9 +66,9 @@ fn helm_is_missing() -> bool {
     true
 }
 
-/// The configuration file in the rendered ConfigMap.
-fn configuration(config_map: &str) -> String {
-    let (_, block) = config_map.split_once("  fermata.toml: |\n").unwrap();
+/// A file in the rendered ConfigMap.
+fn file(config_map: &str, name: &str) -> String {
+    let (_, block) = config_map.split_once(&format!("  {name}: |\n")).unwrap();
     block
         .lines()
         .take_while(|line| line.trim().is_empty() || line.starts_with("    "))
@@ -76,28 +82,129 @@ fn the_configuration_that_the_chart_makes_is_valid() {
         return;
     }
     for values in VALUES {
-        let more: Vec<&str> = values.iter().flat_map(|path| ["--values", *path]).collect();
-        let text = configuration(&rendered("configmap.yaml", &more).unwrap());
+        let config_map = rendered("configmap.yaml", &["--values", values]).unwrap();
+        let text = file(&config_map, "fermata.toml");
         let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("fermata.toml");
-        fs::write(&file, &text).unwrap();
+        let path = directory.path().join("fermata.toml");
+        fs::write(&path, &text).unwrap();
         let checked = Command::new(env!("CARGO_BIN_EXE_fermata"))
             .args(["check", "--output", "json", "--config"])
-            .arg(&file)
+            .arg(&path)
             .env_clear()
             .output()
             .unwrap();
         let answered: Json = serde_json::from_slice(&checked.stdout).unwrap();
-        assert_eq!(answered["valid"], true, "{values:?}: {answered:#}\n{text}");
+        assert_eq!(answered["valid"], true, "{values}: {answered:#}\n{text}");
         let config = &answered["config"];
         assert_eq!(config["data_dir"], "/data");
-        if values == VALUES[2] {
+        assert_eq!(config["insecure"], values != SECURED);
+        if values == EVERYTHING {
             // Text that needs escapes, numbers that YAML makes floating-point, and tables.
             let filter = r#"info,fermata::engine=debug,fermata[{key_hash="<a&b>"}]=trace"#;
             assert_eq!(config["log"]["filter"], filter);
             assert_eq!(config["limits"]["value_bytes_max"], 4_194_304);
             assert!(config["tables"]["stock_2"].is_object());
+            assert_eq!(config["tables"]["orders"]["commit"], "write-back");
         }
+        if values == SECURED {
+            let listen = json!(["[::]:7450", "unix:/run/fermata/fermata.sock"]);
+            assert_eq!(config["listen"], listen);
+        }
+    }
+}
+
+#[test]
+fn each_file_that_the_configuration_names_is_mounted() {
+    if helm_is_missing() {
+        return;
+    }
+    let config_map = rendered("configmap.yaml", &["--values", SECURED]).unwrap();
+    let pod = rendered("statefulset.yaml", &["--values", SECURED]).unwrap();
+    let text = file(&config_map, "fermata.toml");
+    let named = text.lines().filter_map(|line| {
+        let (name, path) = line.split_once(" = ")?;
+        let path = path.trim_matches('"').strip_prefix("/etc/fermata/")?;
+        name.ends_with("_file").then_some(path)
+    });
+    let named: Vec<&str> = named.collect();
+    let all = [
+        "tls.crt",
+        "tls.key",
+        "client-ca.crt",
+        "tokens",
+        "rules.toml",
+    ];
+    assert_eq!(named, all);
+    for name in named {
+        let is_mounted = pod.contains(&format!("path: {name}\n"))
+            || config_map.contains(&format!("  {name}: |\n"));
+        assert!(is_mounted, "{name}: {pod}");
+    }
+    // Files that are mounted so never change.
+    assert!(!pod.contains("subPath:"), "{pod}");
+    assert!(pod.contains("defaultMode: 0440\n"), "{pod}");
+    // What changes there is taken without a restart.
+    let marked = pod.lines().filter(|line| line.contains("checksum/"));
+    assert_eq!(marked.count(), 1, "{pod}");
+}
+
+#[test]
+fn the_rules_are_those_of_the_values() {
+    if helm_is_missing() {
+        return;
+    }
+    let config_map = rendered("configmap.yaml", &["--values", SECURED]).unwrap();
+    let rules = Rules::parse(&file(&config_map, "rules.toml")).unwrap();
+    let may = |who: &str, verb: Verb, key: &str| {
+        let id = KeyId {
+            table: TableName::default_table(),
+            key: Key::parse(key, Key::BYTES_MAX).unwrap(),
+        };
+        rules.allow(who, verb.into(), Scope::Key(&id))
+    };
+    // Text that needs escapes.
+    for who in [
+        "billing",
+        "spiffe://acme/billing/7",
+        r#"CN=wörker\, "A",O=<Acme>"#,
+    ] {
+        assert!(may(who, Verb::Write, "eu/1"), "{who}");
+        assert!(!may(who, Verb::Write, "us/1"), "{who}");
+        assert!(!may(who, Verb::Admin, "eu/1"), "{who}");
+    }
+    assert!(rules.allow("ops", Verb::Admin.into(), Scope::Everything));
+    assert!(!may("unix:65532", Verb::Read, "eu/1"));
+    // A list without rules allows nothing, and none at all is no file.
+    let tokens = "auth.tokens.secretName=tokens";
+    let with = |rules: &str| {
+        let more = [
+            "--set",
+            tokens,
+            "--set-json",
+            &format!("auth.rules={rules}"),
+        ];
+        rendered("configmap.yaml", &[&INSECURE[..], &more].concat()).unwrap()
+    };
+    assert!(with("[]").contains("rules_file = "));
+    assert!(!with("null").contains("rules"));
+}
+
+#[test]
+fn probes_speak_what_the_server_does() {
+    if helm_is_missing() {
+        return;
+    }
+    let secured = rendered("statefulset.yaml", &["--values", SECURED]).unwrap();
+    assert!(!secured.contains("grpc:\n"), "{secured}");
+    for (service, probes) in [("liveness", 2), ("", 1)] {
+        let health = format!("command: [/usr/bin/fermata, health, \"{service}\", --timeout, 1s]");
+        assert_eq!(secured.matches(&health).count(), probes, "{secured}");
+    }
+    // Health is answered to everybody, so tokens alone change nothing.
+    let tokens = ["--set", "auth.tokens.secretName=tokens"];
+    for more in [&INSECURE[..], &[INSECURE, tokens].concat()] {
+        let plain = rendered("statefulset.yaml", more).unwrap();
+        assert_eq!(plain.matches("grpc:\n").count(), 3, "{plain}");
     }
 }
 
@@ -107,7 +214,7 @@ fn the_pod_may_end_in_an_orderly_way() {
         return;
     }
     for (grace, seconds) in [("10s", 30), ("0s", 10), ("3600s", 7210)] {
-        let set = format!("config.shutdown_grace={grace}");
+        let set = format!("config.insecure=true,config.shutdown_grace={grace}");
         let pod = rendered("statefulset.yaml", &["--set", &set]).unwrap();
         let line = format!("      terminationGracePeriodSeconds: {seconds}\n");
         assert!(pod.contains(&line), "{grace}");
@@ -120,14 +227,38 @@ fn what_could_not_work_is_refused_before_it_is_installed() {
         return;
     }
     for (set, why) in [
-        ("config.insecure=false", "config.insecure must be true"),
+        (
+            "",
+            "connections would not be encrypted, and clients would not be known",
+        ),
+        (
+            "auth.tokens.secretName=a",
+            "connections would not be encrypted. Set",
+        ),
+        ("tls.secretName=a", "clients would not be known. Set"),
+        ("tls.clientCa.secretName=a", "only to a server with TLS"),
+        (
+            "tls.secretName=a,tls.clientCa.secretName=a,tls.clientCa.configMapName=b",
+            "not both",
+        ),
+    ] {
+        let refused = rendered("statefulset.yaml", &["--set", set]).unwrap_err();
+        assert!(refused.contains(why), "{set}: {refused}");
+    }
+    for (set, why) in [
         ("config.listen=127.0.0.1:7450", "/config/listen"),
         ("config.data_dir=elsewhere", "data_dir"),
         ("config.limits.session_max=5", "session_max"),
         ("config.shutdown_grace=forever", "/config/shutdown_grace"),
         ("replicas=3", "replicas"),
+        ("auth.rules[0].table=t", "/auth/rules/0"),
+        (
+            "auth.rules[0].who[0]=a,auth.rules[0].table=t,auth.rules[0].allow[0]=lock",
+            "for clients that are known",
+        ),
     ] {
-        let refused = rendered("statefulset.yaml", &["--set", set]).unwrap_err();
+        let more = [&INSECURE[..], &["--set", set]].concat();
+        let refused = rendered("statefulset.yaml", &more).unwrap_err();
         assert!(refused.contains(why), "{set}: {refused}");
     }
 }
@@ -137,11 +268,8 @@ fn an_empty_list_of_peers_grants_nobody_the_lock() {
     if helm_is_missing() {
         return;
     }
-    let policy = rendered(
-        "networkpolicy.yaml",
-        &["--set-json", "networkPolicy.from=[]"],
-    )
-    .unwrap();
+    let more = [&INSECURE[..], &["--set-json", "networkPolicy.from=[]"]].concat();
+    let policy = rendered("networkpolicy.yaml", &more).unwrap();
     assert!(policy.contains("  ingress: []\n"), "{policy}");
 }
 
@@ -159,7 +287,8 @@ fn the_chart_knows_every_setting() {
     );
     // The volume.
     assert!(exist.remove("data_dir"));
-    // The chart is for one replica on the embedded store, in a network that is trusted.
+    // The chart is for one replica on the embedded store. The files of `tls` and `auth` come from Secrets, ConfigMaps and
+    // rules that values beside `config` name.
     for not_there in [
         "store.kind",
         "store.cassandra.",
