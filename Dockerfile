@@ -54,7 +54,8 @@ ENV FERMATA_CFG_DATA_DIR=/data FERMATA_CFG_LOG__FORMAT=json
 # docker stop -t 30
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["/usr/bin/fermata"]
-# Exit status 0 only if it has its store. (Where it listens elsewhere, set FERMATA_ENDPOINT.)
+# Exit status 0 only if it has its store. Where it listens elsewhere, or with TLS, say so: FERMATA_ENDPOINT=https://localhost:7450 with
+# FERMATA_CA_FILE, or let it listen on a Unix socket as well, FERMATA_ENDPOINT=unix:/PATH.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s --retries=3 \
     CMD ["/usr/bin/fermata", "health", "--timeout", "2s"]
 # Whoever reaches the port may take and break locks: publish it to a network that you trust.

@@ -5,6 +5,7 @@ use std::io::{self, BufReader, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use fermata_client::ClientOptions;
 use fermata_command::output::{Format, print_json, print_text};
 use fermata_command::{Failure, Remote, exit};
 use serde_json::json;
@@ -21,8 +22,9 @@ that name is a whole backup. It has every value, and lets nobody act as a
 holder; keep it as you keep the data directory. Only the embedded store makes
 backups: for Cassandra see `fermata schema restored --help`.
 
-Exit status: 0; 64 malformed; 69 no server; 73 there is such a file; 74 it
-cannot be written; 77 not allowed.
+Exit status: 0; 64 malformed; 65 it did not come whole; 69 no server; 73 there
+is such a file; 74 it cannot be written; 75 another one is being made; 77 not
+allowed (it takes `admin` and `read` for everything).
 
 Examples:
   fermata backup /backups/fermata-$(date +%F)
@@ -43,7 +45,9 @@ pub struct BackupArgs {
 const RESTORE_HELP: &str = "\
 No server may run on that directory, and it must have no store yet: move the
 `store` in it away first. What was acknowledged after the backup is lost. Who
-held a lock then holds it again for its TTL, if it is not renewed. Fencing
+held a durable lock then holds it again for its TTL, and longer if it renews.
+To restore once more from the same backup, name with --above the highest token
+that was given out meanwhile. Fencing
 tokens go on above all that were given out before: two hours above the clock
 and above those in the backup, since nobody knows which were given out after
 it. Where one is known that is higher, name it with --above.
@@ -102,7 +106,7 @@ pub async fn back_up(args: BackupArgs) -> Result<u8, Failure> {
         let there = format!("there is a {file} already");
         return Err(Failure::new(exit::CANNOT_CREATE, there));
     }
-    let client = args.remote.client()?;
+    let client = args.remote.quiet_client(ClientOptions::default())?;
     let mut backup = client.back_up().await?;
     let mut beside = args.file.clone().into_os_string();
     beside.push(".partial");
@@ -120,36 +124,37 @@ pub async fn back_up(args: BackupArgs) -> Result<u8, Failure> {
 struct Partial<'a> {
     path: &'a Path,
     file: File,
-    is_finished: bool,
 }
 
 impl<'a> Partial<'a> {
     fn new(path: &'a Path) -> Result<Partial<'a>, Failure> {
+        // What a try that was killed left.
+        let _ = fs::remove_file(path);
         let file = OpenOptions::new()
             .read(true)
             .write(true)
-            .create(true)
-            .truncate(true)
+            .create_new(true)
             .mode(0o600)
             .open(path)
             .map_err(|error| io_failure("write", path, &error))?;
-        Ok(Partial {
-            path,
-            file,
-            is_finished: false,
-        })
+        Ok(Partial { path, file })
     }
 
     /// On the disk, read once more to its end, and by its name.
-    fn finish(mut self, name: &Path) -> Result<BackupSummary, Failure> {
+    fn finish(self, name: &Path) -> Result<BackupSummary, Failure> {
         let failed = |error| io_failure("write", name, &error);
         self.file.sync_all().map_err(failed)?;
         let again = File::open(self.path).map_err(failed)?;
         let summary = check_backup(BufReader::new(again));
         let summary = summary.map_err(|error| damaged(self.path, &error))?;
-        fs::hard_link(self.path, name)
-            .or_else(|_| fs::rename(self.path, name))
-            .map_err(failed)?;
+        match fs::hard_link(self.path, name) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(failed(error));
+            }
+            // Not every file system has links.
+            Err(_) => fs::rename(self.path, name).map_err(failed)?,
+            Ok(()) => {}
+        }
         let folder = name
             .parent()
             .filter(|folder| !folder.as_os_str().is_empty());
@@ -157,7 +162,6 @@ impl<'a> Partial<'a> {
         folder
             .and_then(|folder| folder.sync_all())
             .map_err(failed)?;
-        self.is_finished = true;
         Ok(summary)
     }
 }
@@ -177,6 +181,7 @@ pub fn run_restore(args: &RestoreArgs) -> Result<u8, Failure> {
     let restored = restore(&options, BufReader::new(file), now_us, args.above);
     let restored = restored.map_err(|error| match error {
         RestoreError::Archive(error) => damaged(&args.file, &error),
+        RestoreError::TooHigh { .. } => Failure::usage(error.to_string()),
         RestoreError::Exists(_) | RestoreError::Open(_) => {
             Failure::new(exit::CANNOT_CREATE, error.to_string())
         }

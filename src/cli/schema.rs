@@ -120,7 +120,9 @@ struct CheckArgs {
 const RESTORED_HELP: &str = "\
 Without this, fencing tokens could fall below some that were given out after
 the backup. With it they go on two hours above the clock, or above the one that
---above names; for as long, values are written with such timestamps.
+--above names; for as long, values are written with such timestamps. Where
+others write values with timestamps of the future, tokens follow those, up to
+two days: name the highest one with --above.
 
 1. Stop all replicas, and wait for the longest TTL of your clients.
 2. Restore all tables of the keyspace, those of locks, values and sessions,
@@ -189,7 +191,7 @@ impl From<RestoredError> for Failure {
             RestoredError::Open(_) | RestoredError::Store(_) | RestoredError::Running(_) => {
                 exit::UNAVAILABLE
             }
-            RestoredError::TooHigh(_) => exit::USAGE,
+            RestoredError::TooHigh { .. } => exit::USAGE,
         };
         Failure::new(code, error.to_string())
     }

@@ -15,7 +15,8 @@ LEFT and LOCKS are known to the replica that keeps the session, REPLICA: of
 those of other replicas than the one that answers they are not shown. What
 stands under SESSION lets nobody act for it.
 
-Exit status: 0; 64 malformed; 69 no server; 77 not allowed.
+Exit status: 0; 64 malformed; 69 no server; 75 too many list at once; 77 not
+allowed.
 
 Examples:
   fermata sessions

@@ -29,8 +29,10 @@ const SPAN: Duration = Duration::from_secs(30);
 const SLOT: Duration = Duration::from_millis(250);
 /// So long most answers must have come late before fewer are begun …
 const LATE_FOR: Duration = Duration::from_millis(500);
-/// … without a pause of this length.
-const PAUSE: Duration = Duration::from_secs(1);
+/// … without a pause of this length, or of twice what they take.
+const PAUSE_LEAST: Duration = Duration::from_secs(1);
+/// For so long after it was halved the fastest is what it was before: what waits in a queue is no measure of a store.
+const HALVED_LATELY: Duration = Duration::from_secs(60);
 /// It grows while no more than one in so many is late.
 const GROWS_WITH_LATE: usize = 8;
 /// While answers came late within this, what is older than that is not begun.
@@ -65,12 +67,21 @@ pub(super) enum DoneBy {
     Memory,
 }
 
-/// A call that was begun. One that is dropped was given up, or refused: unless that took long, it says nothing.
+/// A call that was begun. One that is dropped was given up by its caller: late, whatever it took.
 pub(super) struct BegunCall<'a> {
     admission: &'a Admission,
     clock: &'a dyn Clock,
     begun: Duration,
-    done_by: Option<DoneBy>,
+    came_of: CameOf,
+}
+
+/// What came of a call that was begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CameOf {
+    Done(DoneBy),
+    /// Nothing was done, for another reason than that there is too much: it says nothing.
+    Refused,
+    GivenUp,
 }
 
 impl Admission {
@@ -105,7 +116,7 @@ impl Admission {
             admission: self,
             clock,
             begun,
-            done_by: None,
+            came_of: CameOf::GivenUp,
         })
     }
 
@@ -125,14 +136,19 @@ impl Admission {
 impl BegunCall<'_> {
     /// It was done.
     pub fn done(mut self, by: DoneBy) {
-        self.done_by = Some(by);
+        self.came_of = CameOf::Done(by);
+    }
+
+    /// It was refused, for a reason of its own.
+    pub fn refused(mut self) {
+        self.came_of = CameOf::Refused;
     }
 }
 
 impl Drop for BegunCall<'_> {
     fn drop(&mut self) {
         let now = self.clock.boot();
-        let halved = self.admission.window().ended(self.begun, now, self.done_by);
+        let halved = self.admission.window().ended(self.begun, now, self.came_of);
         if let Some(at_once) = halved {
             self.admission.note_halved(now, at_once);
         }
@@ -199,23 +215,22 @@ impl AdmissionWindow {
         }
     }
 
-    /// A call ended; `None`: nothing was done, as far as is known. How many may be in flight from now on, where these are fewer than before.
-    fn ended(&mut self, begun: Duration, now: Duration, done_by: Option<DoneBy>) -> Option<usize> {
+    /// A call ended. How many may be in flight from now on, where these are fewer than before.
+    fn ended(&mut self, begun: Duration, now: Duration, came_of: CameOf) -> Option<usize> {
         let in_flight = self.in_flight;
         self.in_flight -= 1;
         let took = now.saturating_sub(begun);
-        if done_by == Some(DoneBy::Store) {
-            self.note_fastest(now, took);
+        match came_of {
+            CameOf::Refused => return None,
+            CameOf::Done(DoneBy::Store) => self.note_fastest(now, took),
+            CameOf::Done(DoneBy::Memory) | CameOf::GivenUp => {}
         }
         let fastest = self.fastest[0].min(self.fastest[1]);
         let late_after = match fastest {
             Duration::MAX => LATE_AFTER_LEAST,
             fastest => LATE_AFTER_LEAST.max(fastest.saturating_mul(TIMES_THE_FASTEST)),
         };
-        let is_late = took > late_after;
-        if done_by.is_none() && !is_late {
-            return None;
-        }
+        let is_late = took > late_after || came_of == CameOf::GivenUp;
         self.usual = self.usual - self.usual / 8 + took / 8;
         let number = now.as_nanos() / SLOT.as_nanos();
         if self.slot.number != number {
@@ -234,6 +249,8 @@ impl AdmissionWindow {
         match is_late {
             true => self.came_late(begun, now, in_flight),
             false => {
+                // What memory does in time says nothing of the store, which may be late with all.
+                self.slot.in_time += usize::from(came_of == CameOf::Done(DoneBy::Store));
                 self.came_in_time(in_flight);
                 None
             }
@@ -243,6 +260,13 @@ impl AdmissionWindow {
     fn note_fastest(&mut self, now: Duration, took: Duration) {
         let [this_span, last_span] = self.fastest;
         let since = now.saturating_sub(self.span_begun);
+        let was_halved = self
+            .halved_at
+            .is_some_and(|at| now.saturating_sub(at) < HALVED_LATELY);
+        if since >= SPAN && was_halved && self.size > LEAST {
+            self.fastest[0] = this_span.min(took);
+            return;
+        }
         self.fastest = match since {
             since if since < SPAN => [this_span.min(took), last_span],
             since if since < SPAN * 2 => [took, this_span],
@@ -259,10 +283,11 @@ impl AdmissionWindow {
     }
 
     fn came_in_time(&mut self, in_flight: usize) {
-        self.slot.in_time += 1;
         // A window that is not used says nothing of a larger one.
         let is_used = in_flight * 2 >= self.size;
-        if is_used && self.slot.late * GROWS_WITH_LATE <= self.slot.in_time {
+        let [slot, before] = [&self.slot, &self.slot_before];
+        let late = slot.late + before.late;
+        if is_used && late * GROWS_WITH_LATE <= slot.in_time + before.in_time {
             self.grows += 1;
             if self.grows >= GROWS_AFTER {
                 self.grows = 0;
@@ -274,7 +299,9 @@ impl AdmissionWindow {
     fn came_late(&mut self, begun: Duration, now: Duration, in_flight: usize) -> Option<usize> {
         self.slot.late += 1;
         let since = match self.late {
-            Some((since, last)) if now.saturating_sub(last) <= PAUSE => since,
+            Some((since, last)) if now.saturating_sub(last) <= PAUSE_LEAST.max(self.usual * 2) => {
+                since
+            }
             Some(_) | None => now,
         };
         self.late = Some((since, now));
@@ -304,7 +331,7 @@ mod tests {
         let admitted = (0..calls).filter(|_| window.begin(begun, Duration::ZERO).is_ok());
         let admitted = admitted.count();
         for _ in 0..admitted {
-            window.ended(begun, begun + took, Some(DoneBy::Store));
+            window.ended(begun, begun + took, CameOf::Done(DoneBy::Store));
         }
         admitted
     }
@@ -349,14 +376,13 @@ mod tests {
         for _ in 0..2 * LEAST {
             assert_eq!(window.begin(ms(0), ms(9_000)), Ok(()));
         }
-        // Given up in time: that says nothing.
-        assert_eq!(window.ended(ms(0), ms(200), None), None);
-        assert_eq!(window.ended(ms(0), ms(300), None), None);
-        assert_eq!(window.ended(ms(0), ms(900), None), Some(126));
+        assert_eq!(window.ended(ms(0), ms(200), CameOf::GivenUp), None);
+        assert_eq!(window.ended(ms(0), ms(300), CameOf::GivenUp), None);
+        assert_eq!(window.ended(ms(0), ms(900), CameOf::GivenUp), Some(126));
         let refused = window.begin(ms(950), ms(300)).unwrap_err();
         assert!(refused.again_after > AGAIN_MIN, "{refused:?}");
         assert_eq!(window.begin(ms(950), ms(200)), Ok(()));
-        window.ended(ms(950), ms(960), Some(DoneBy::Store));
+        window.ended(ms(950), ms(960), CameOf::Done(DoneBy::Store));
         assert_eq!(window.begin(ms(2_950), ms(300)), Ok(()));
     }
 
@@ -367,13 +393,13 @@ mod tests {
             let begun = ms(3_600_000 * hour);
             round(&mut window, 100, begun, ms(400));
             window.begin(begun, ms(0)).unwrap();
-            window.ended(begun, begun + ms(900), None);
+            window.ended(begun, begun + ms(900), CameOf::GivenUp);
         }
         // Neither is what a single caller waits for, however long that goes on.
         for turn in 0..100 {
             let begun = ms(20_000_000 + 500 * turn);
             window.begin(begun, ms(0)).unwrap();
-            window.ended(begun, begun + ms(900), Some(DoneBy::Store));
+            window.ended(begun, begun + ms(900), CameOf::Done(DoneBy::Store));
         }
         assert_eq!(window.size, MOST);
     }
@@ -381,7 +407,10 @@ mod tests {
     /// As many as the store takes, late, among others that need no store or are refused for another reason.
     #[test]
     fn what_is_fast_by_itself_does_not_hide_what_is_late() {
-        for (done_by, each_round) in [(None, 5_000), (Some(DoneBy::Memory), 100)] {
+        for (came_of, each_round) in [
+            (CameOf::Refused, 5_000),
+            (CameOf::Done(DoneBy::Memory), 100),
+        ] {
             let mut window = AdmissionWindow::new();
             round(&mut window, 500, ms(0), ms(5));
             for turn in 1..20 {
@@ -390,14 +419,14 @@ mod tests {
                 let stored = stored.count();
                 for _ in 0..each_round {
                     if window.begin(begun, ms(0)).is_ok() {
-                        window.ended(begun, begun + ms(1), done_by);
+                        window.ended(begun, begun + ms(1), came_of);
                     }
                 }
                 for _ in 0..stored {
-                    window.ended(begun, begun + ms(450), Some(DoneBy::Store));
+                    window.ended(begun, begun + ms(450), CameOf::Done(DoneBy::Store));
                 }
             }
-            assert!(window.size < 2 * LEAST, "{done_by:?}: {}", window.size);
+            assert!(window.size < 2 * LEAST, "{came_of:?}: {}", window.size);
         }
     }
 
@@ -409,7 +438,7 @@ mod tests {
             let begun = ms(500 * turn);
             for _ in 0..100 {
                 window.begin(begun, ms(0)).unwrap();
-                window.ended(begun, begun, Some(DoneBy::Memory));
+                window.ended(begun, begun, CameOf::Done(DoneBy::Memory));
             }
             round(&mut window, 1_000, begun, ms(350));
         }
@@ -430,5 +459,50 @@ mod tests {
             (ms(1_500)..=ms(1_600)).contains(&refused.again_after),
             "{refused:?}"
         );
+    }
+
+    /// A store that does one after the other, a thousand a second, and goes on with what was given up; three times as much is
+    /// asked for, for ten minutes, with this deadline. How many are done in time in the last minute.
+    fn done_in_time(deadline: Duration) -> usize {
+        let mut window = AdmissionWindow::new();
+        let mut queue: std::collections::VecDeque<(Duration, bool)> = Default::default();
+        let mut done = 0;
+        // In front of it there is nothing for the first second.
+        for tick in 0..600_000 {
+            let now = ms(tick);
+            let asks = if tick < 1_000 { tick % 2 } else { 3 };
+            for _ in 0..asks {
+                if window.begin(now, ms(0)).is_ok() {
+                    queue.push_back((now, false));
+                }
+            }
+            // Given up by their callers, in their order.
+            if tick % 10 == 0 {
+                for (begun, gone) in queue.iter_mut() {
+                    if now.saturating_sub(*begun) <= deadline {
+                        break;
+                    }
+                    if !*gone {
+                        *gone = true;
+                        window.ended(*begun, now, CameOf::GivenUp);
+                    }
+                }
+            }
+            if let Some((begun, gone)) = queue.pop_front()
+                && !gone
+            {
+                window.ended(begun, now + ms(1), CameOf::Done(DoneBy::Store));
+                done += usize::from(tick >= 540_000);
+            }
+        }
+        done
+    }
+
+    #[test]
+    fn as_much_is_done_after_ten_minutes_of_overload() {
+        let done = done_in_time(ms(5_000));
+        assert!(done > 55_000, "{done}");
+        let done = done_in_time(ms(200));
+        assert!(done > 10_000, "{done}");
     }
 }

@@ -214,15 +214,18 @@ impl Engine {
             .shell
             .asked(&id, Call::Create { entry, read_value })
             .await;
-        if let (
-            Some(admitted),
-            Ok(Answer::Held { existed: false, .. } | Answer::Waiting { existed: false, .. }),
-        ) = (admitted, &answer)
-        {
-            admitted.done(match is_in_memory {
-                true => DoneBy::Memory,
-                false => DoneBy::Store,
-            });
+        if let Some(admitted) = admitted {
+            match &answer {
+                Ok(
+                    Answer::Held { existed: false, .. } | Answer::Waiting { existed: false, .. },
+                ) => {
+                    admitted.done(match is_in_memory {
+                        true => DoneBy::Memory,
+                        false => DoneBy::Store,
+                    });
+                }
+                Ok(_) | Err(_) => admitted.refused(),
+            }
         }
         let answer = answer?;
         let held = replica.shell.held_answer(&id, &answer);
@@ -409,8 +412,11 @@ impl Engine {
             call.share_of,
         ));
         let renewed = renewed.await;
+        match &renewed {
+            Ok(Ok(_)) => admitted.done(DoneBy::Store),
+            Ok(Err(_)) | Err(_) => admitted.refused(),
+        }
         let renewed = renewed.map_err(|_| lost_task())??;
-        admitted.done(DoneBy::Store);
         replica.local.sure()?;
         Ok(renewed)
     }
@@ -502,8 +508,11 @@ impl Engine {
         let id = self.id_of(id.clone())?;
         let admitted = Self::admitted(&self.shared.reads, &replica, waited)?;
         let read = replica.store.data.read_data(&id).await;
+        match &read {
+            Ok(_) => admitted.done(DoneBy::Store),
+            Err(_) => admitted.refused(),
+        }
         let cell = read.map_err(EngineError::of_store)?;
-        admitted.done(DoneBy::Store);
         Ok(Value {
             bytes: cell.and_then(|cell| cell.value),
         })

@@ -231,14 +231,6 @@ async fn start_over(shared: Weak<EngineShared>, options: EngineOptions, first: A
 impl EngineShared {
     /// Becomes a replica.
     async fn join(&self, options: &EngineOptions) -> Result<Arc<Replica>, EngineError> {
-        let fence_floor = options.store.keys.fence_floor().await;
-        let fence_floor = fence_floor.map_err(EngineError::of_store)?;
-        if fence_floor > options.clock.wall_us() {
-            tracing::info!(
-                fence_floor,
-                "this store was restored: its fencing tokens begin there, above all that were given out before"
-            );
-        }
         let last_tick = LastTick::new(Arc::clone(&options.clock));
         let (membership, requests) = match &options.store.cluster {
             None => (Membership::alone(ReplicaId(options.ids.uuid())), None),
@@ -247,6 +239,15 @@ impl EngineShared {
                 (membership, Some(requests))
             }
         };
+        // Once this replica is listed: whoever raises the floor looks for it after that.
+        let fence_floor = options.store.keys.fence_floor().await;
+        let fence_floor = fence_floor.map_err(EngineError::of_store)?;
+        if fence_floor > options.clock.wall_us() {
+            tracing::info!(
+                fence_floor,
+                "this store was restored: its fencing tokens begin there, above all that were given out before"
+            );
+        }
         let replica = Arc::new(self.replica(options, membership, fence_floor));
         let shell = || Arc::clone(&replica.shell);
         let sessions = || Arc::clone(&replica.sessions);

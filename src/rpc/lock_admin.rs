@@ -28,7 +28,7 @@ use super::peer::PeerClient;
 use super::route::Router;
 use super::stopping::Stopping;
 use super::{AccessCheck, access_check, answer, status};
-use crate::access::{Scope, Verb};
+use crate::access::{Scope, Verb, Verbs};
 use crate::clock::Ids;
 use crate::engine::Engine;
 use crate::limits::Limits;
@@ -265,12 +265,16 @@ impl LockAdmin for LockAdminRpc {
         &self,
         request: Request<BackupRequest>,
     ) -> Result<Response<BackupStream>, Status> {
-        self.may_see(&request, Scope::Everything)?;
+        // It has every value.
+        let context = self.router.context(&request);
+        let both = Verbs::from(Verb::Admin).and(true, Verb::Read);
+        let access = self.router.access();
+        access.check_scope(&context.login, both, Scope::Everything)?;
         let parts = self
             .backups
             .begin(&self.sources.engine, self.stopping.clone());
         let parts = parts.await?;
-        access_check::backed_up(&self.router.context(&request).login);
+        access_check::backed_up(&context.login);
         Ok(Response::new(parts))
     }
 }

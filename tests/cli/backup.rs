@@ -78,10 +78,29 @@ fn what_was_backed_up_is_there_again_and_no_token_falls() {
         "{said}"
     );
     // Above a token that is known.
-    let above = (u64::MAX >> 2).to_string();
+    let above = (last[0] + 24 * 3_600_000_000).to_string();
+    let floor_of_first = floor;
     let (third, floor) = (path("third"), ["--above", &above]);
     let restored = world.json(&[&["restore", &file, "--data-dir", &third], &floor[..]].concat());
-    assert_eq!(restored["fence_floor"], json!((u64::MAX >> 2) + 1));
+    assert_eq!(
+        restored["fence_floor"],
+        json!(last[0] + 24 * 3_600_000_000 + 1)
+    );
+    let nanoseconds = format!("{}000", last[0]);
+    let (code, said) = refused(&world.run(&[
+        "restore",
+        &file,
+        "--data-dir",
+        &path("fourth"),
+        "--above",
+        &nanoseconds,
+    ]));
+    assert_eq!(code, Some(64), "{said}");
+    // Of a store that was restored itself, fences go on above its own floor.
+    let second = path("second");
+    other.text(&["backup", &second]);
+    let again = world.json(&["restore", &second, "--data-dir", &path("fifth")]);
+    assert!(again["fence_floor"].as_u64().unwrap() > floor_of_first + 7_000_000_000);
     super::signals::send(holder.pid(), nix::sys::signal::Signal::SIGTERM);
     holder.end();
 }

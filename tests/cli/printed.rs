@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::json::names;
 use super::terminal::Terminal;
-use super::world::World;
+use super::world::{World, until};
 
 /// Those that print and end; what each prints, in part.
 const PRINT: [(&[&str], &str); 10] = [
@@ -27,6 +27,7 @@ const PRINT: [(&[&str], &str); 10] = [
 #[test]
 fn what_cannot_be_printed_is_a_failure_of_its_own() {
     let world = World::new();
+    until(|| world.run(&["health"]).status.success());
     for (arguments, printed) in PRINT {
         let text = world.text(arguments);
         assert!(text.contains(printed), "{arguments:?}: {text}");
@@ -79,6 +80,8 @@ fn sessions_are_listed_with_what_lets_nobody_act() {
 fn health_tells_by_its_status_whether_the_server_serves() {
     let mut world = World::new();
     let code = |world: &World, arguments: &[&str]| world.run(arguments).status.code();
+    // It listens before it is ready.
+    until(|| code(&world, &["health"]) == Some(0));
     assert_eq!(world.text(&["health"]), "serving\n");
     assert_eq!(
         world.json(&["health", "liveness"]),

@@ -1,6 +1,6 @@
 //! What one connection holds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -25,14 +25,16 @@ pub struct Account {
     who: ShareOf,
     /// What it holds.
     bytes: AtomicU64,
-    /// What its calls take by themselves. There may be no more of them than streams, so it has no part in `has_room`.
+    /// What its calls have for as long as they last. It has no part in `has_room`: to wait would not help.
     call_bytes: AtomicU64,
     /// What it is about to hold: what is reserved for values that are being read.
     reserved: AtomicU64,
     /// What one more value that is read is taken for.
     value_bytes: AtomicU64,
-    /// Those who wait for room take turns.
-    turn: Semaphore,
+    /// Those who wait for room take turns: with a message …
+    message_turn: Semaphore,
+    /// … and for an answer.
+    answer_turn: Semaphore,
     waiting: AtomicU64,
     /// How many of them keep a message unread meanwhile.
     unread: AtomicU64,
@@ -60,7 +62,8 @@ impl Account {
             call_bytes: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
             value_bytes: AtomicU64::new(VALUE_BYTES),
-            turn: Semaphore::new(1),
+            message_turn: Semaphore::new(1),
+            answer_turn: Semaphore::new(1),
             waiting: AtomicU64::new(0),
             unread: AtomicU64::new(0),
             room: Notify::new(),
@@ -166,7 +169,11 @@ impl Account {
         }
         let _waiting = self.wait(waits);
         // It is never closed.
-        let _turn = self.turn.acquire().await;
+        let turn = match waits {
+            RoomFor::Message => &self.message_turn,
+            RoomFor::Answer => &self.answer_turn,
+        };
+        let _turn = turn.acquire().await;
         self.once(is_so).await;
     }
 
@@ -245,14 +252,21 @@ impl Account {
         used.calls += 1;
         used.has_called = true;
         drop(used);
-        let bytes = CALL_BYTES + wide(header_bytes) * TIMES_HEADERS;
-        self.call_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.shared.add(bytes);
         Arc::new(CallInFlight {
             account: Arc::clone(self),
-            bytes,
-            received: Mutex::new(None),
+            _bytes: self.keep(CALL_BYTES + wide(header_bytes) * TIMES_HEADERS),
+            received: Mutex::default(),
         })
+    }
+
+    /// Counts so many bytes that a call has for as long as it lasts.
+    pub fn keep(self: &Arc<Self>, bytes: u64) -> KeptBytes {
+        let mut kept = KeptBytes {
+            account: Arc::clone(self),
+            bytes: 0,
+        };
+        kept.grow(bytes);
+        kept
     }
 
     /// A call was refused before it began: its client is there all the same.
@@ -292,14 +306,14 @@ impl Account {
         self.unsent().remove(&number);
     }
 
-    /// Takes away what is left of the answers that nobody takes. How many there are.
+    /// Takes away what is left of the answers that nobody takes. Of how many calls they are.
     pub(super) fn end_untaken(&self, now: Instant) -> usize {
         let all: Vec<Weak<Unsent>> = self.unsent().values().cloned().collect();
         let answer_max = self.shared.limits.answer_max;
         let untaken = all.iter().filter_map(Weak::upgrade);
-        untaken
-            .filter(|unsent| unsent.end_if_untaken(now, answer_max))
-            .count()
+        let untaken = untaken.filter(|unsent| unsent.end_if_untaken(now, answer_max));
+        let calls: BTreeSet<_> = untaken.map(|unsent| Arc::as_ptr(unsent.call())).collect();
+        calls.len()
     }
 }
 
@@ -320,11 +334,6 @@ impl Charge {
         self.bytes
     }
 
-    /// Is also what the other one was, of the same account.
-    pub fn absorb(&mut self, mut other: Charge) {
-        self.bytes += std::mem::take(&mut other.bytes);
-    }
-
     /// It is so many bytes now.
     pub fn resize(&mut self, bytes: u64) {
         if bytes > self.bytes {
@@ -341,6 +350,38 @@ impl Drop for Charge {
         if self.bytes > 0 {
             self.account.give_back(self.bytes);
         }
+    }
+}
+
+/// What a call has for as long as it lasts, until this is dropped: counted with all, and no reason for others on its connection
+/// to wait, for nothing they do makes it less.
+pub struct KeptBytes {
+    account: Arc<Account>,
+    bytes: u64,
+}
+
+impl KeptBytes {
+    /// It is so many bytes, unless it is more.
+    pub fn grow(&mut self, to: u64) {
+        let more = to.saturating_sub(self.bytes);
+        if more > 0 {
+            self.account.call_bytes.fetch_add(more, Ordering::Relaxed);
+            self.account.shared.add(more);
+            self.bytes += more;
+        }
+    }
+
+    /// What it is, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for KeptBytes {
+    fn drop(&mut self) {
+        let account = &self.account;
+        account.call_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        account.shared.give_back(self.bytes);
     }
 }
 
@@ -389,9 +430,9 @@ impl Drop for WaitingForRoom {
 pub struct CallInFlight {
     account: Arc<Account>,
     /// What it takes by itself.
-    bytes: u64,
+    _bytes: KeptBytes,
     /// Its message.
-    received: Mutex<Option<Charge>>,
+    received: Mutex<Vec<Charge>>,
 }
 
 impl CallInFlight {
@@ -400,25 +441,22 @@ impl CallInFlight {
         &self.account
     }
 
-    /// Its message holds this, until it is answered.
+    /// Its message holds this, until it is answered. (One that has a second message has both.)
     pub fn received(&self, charge: Charge) {
         let mut received = self.received.lock().unwrap_or_else(PoisonError::into_inner);
-        *received = Some(charge);
+        received.push(charge);
     }
 
     /// It was answered.
     pub fn answered(&self) {
         let received = self.received.lock();
-        drop(received.unwrap_or_else(PoisonError::into_inner).take());
+        let all = std::mem::take(&mut *received.unwrap_or_else(PoisonError::into_inner));
+        drop(all);
     }
 }
 
 impl Drop for CallInFlight {
     fn drop(&mut self) {
-        self.account
-            .call_bytes
-            .fetch_sub(self.bytes, Ordering::Relaxed);
-        self.account.shared.give_back(self.bytes);
         let mut used = self.account.used();
         used.calls -= 1;
         if used.calls == 0 {

@@ -10,7 +10,7 @@ mod share_of;
 mod unsent;
 mod unsent_body;
 
-pub use account::{Account, CallInFlight, Charge, ReservedBytes};
+pub use account::{Account, CallInFlight, Charge, KeptBytes, ReservedBytes};
 pub use accounts::{AccountLimits, Accounts, Connection, Held};
 pub use received_body::{Arrival, ReceivedBody};
 pub use share_of::{ConnectionInfo, ShareOf};

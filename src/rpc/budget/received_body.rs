@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use tonic::body::Body;
 
-use super::{COUNTED_BYTES, CallInFlight, Charge, SMALL_BYTES, wide};
+use super::{COUNTED_BYTES, CallInFlight, Charge, KeptBytes, SMALL_BYTES, wide};
 use crate::rpc::status;
 use crate::rpc::stopping::Stopping;
 
@@ -45,7 +45,7 @@ pub struct ReceivedBody {
     /// What the message that is coming in holds.
     charge: Option<Charge>,
     /// What a stream keeps of its largest message, until it ends: that much memory its decoder has from there on.
-    kept: Option<Charge>,
+    kept: Option<KeptBytes>,
     /// What came, and waits until there is room for its message.
     held_up: Option<HeldUp>,
     /// Made when there is something to wait for: most messages are there at once.
@@ -102,11 +102,10 @@ impl ReceivedBody {
         };
         match (self.arrival, &self.call) {
             (Arrival::By(_), Some(call)) => call.received(charge),
-            (Arrival::Each(_), _) if charge.bytes() > wide(SMALL_BYTES) || self.kept.is_some() => {
-                match &mut self.kept {
-                    Some(kept) => kept.absorb(charge),
-                    none => *none = Some(charge),
-                }
+            (Arrival::Each(_), _) if charge.bytes() > wide(SMALL_BYTES) => {
+                let account = charge.account();
+                let kept = self.kept.get_or_insert_with(|| account.keep(0));
+                kept.grow(charge.bytes());
             }
             (Arrival::Each(_), _) | (Arrival::By(_), None) => {}
         }
@@ -115,7 +114,8 @@ impl ReceivedBody {
     /// What may be decoded of what came; `None`: it waits for room.
     fn came(&mut self, data: Bytes) -> Option<Frame<Bytes>> {
         let completed = self.scan.advance(&data);
-        if completed {
+        // Of a message by itself `pass` sees that, once.
+        if completed && matches!(self.arrival, Arrival::Each(_)) {
             self.completed();
         }
         let Some(call) = &self.call else {
@@ -132,11 +132,7 @@ impl ReceivedBody {
             return Some(self.pass(data));
         }
         let account = call.account();
-        let kept = self.kept.as_ref().map_or(0, Charge::bytes);
-        let bytes = wide(announced).saturating_sub(kept);
-        if bytes == 0 {
-            return Some(self.pass(data));
-        }
+        let bytes = wide(announced);
         if announced <= SMALL_BYTES {
             self.charge = Some(account.charge(bytes));
             return Some(self.pass(data));

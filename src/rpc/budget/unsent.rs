@@ -1,6 +1,6 @@
 //! An answer on its way out.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -37,7 +37,10 @@ impl MessageSource {
 pub(super) struct Unsent {
     /// Which is not over while HTTP/2 has some of its answer.
     call: Arc<CallInFlight>,
-    source: Arc<MessageSource>,
+    /// Weak: HTTP/2 drops what it has sent under its own lock, and must not drop a body there, which may ask it for that.
+    source: Weak<MessageSource>,
+    /// More comes after it, of a stream.
+    is_of_stream: bool,
     number: u64,
     state: Mutex<State>,
 }
@@ -75,13 +78,15 @@ impl Unsent {
     pub fn new(
         call: &Arc<CallInFlight>,
         source: &Arc<MessageSource>,
+        is_of_stream: bool,
         message: Bytes,
         charge: Charge,
     ) -> Arc<Unsent> {
         Arc::new_cyclic(|this| Unsent {
             number: call.account().note_unsent(this.clone()),
             call: Arc::clone(call),
-            source: Arc::clone(source),
+            source: Arc::downgrade(source),
+            is_of_stream,
             state: Mutex::new(State {
                 whole: wide(message.len()),
                 left: message,
@@ -95,6 +100,11 @@ impl Unsent {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Of which call it is.
+    pub fn call(&self) -> &Arc<CallInFlight> {
+        &self.call
     }
 
     pub fn next(self: &Arc<Self>) -> NextSlice {
@@ -131,12 +141,13 @@ impl Unsent {
             return false;
         }
         let left = std::mem::take(&mut state.left);
-        let is_new = !left.is_empty() && !state.is_ended;
+        let ends = !left.is_empty() || self.is_of_stream;
+        let is_new = ends && !state.is_ended;
         state.is_ended |= is_new;
         state.count();
         drop(state);
-        if is_new {
-            self.source.end();
+        if is_new && let Some(source) = self.source.upgrade() {
+            source.end();
         }
         true
     }
@@ -219,7 +230,8 @@ mod tests {
         let call = connection.account().begin(0);
         let source = Arc::new(MessageSource::new(Body::empty()));
         let charge = connection.account().charge(wide(length));
-        (Unsent::new(&call, &source, message, charge), is_free)
+        let unsent = Unsent::new(&call, &source, false, message, charge);
+        (unsent, is_free)
     }
 
     fn charged(unsent: &Unsent) -> usize {

@@ -14,7 +14,7 @@ use tonic::Status;
 use tonic::body::Body;
 
 use super::unsent::{MessageSource, NextSlice, Unsent};
-use super::{COUNTED_BYTES, CallInFlight, Charge, ReservedBytes, SMALL_BYTES, wide};
+use super::{COUNTED_BYTES, CallInFlight, Charge, KeptBytes, ReservedBytes, SMALL_BYTES, wide};
 use crate::rpc::status;
 
 /// What becomes of an answer where there is no room for it.
@@ -37,13 +37,25 @@ impl WithoutRoom {
     }
 }
 
+/// A short message that HTTP/2 has: its call is not over before it is sent.
+struct SmallAnswer {
+    message: Bytes,
+    _call: Arc<CallInFlight>,
+}
+
+impl AsRef<[u8]> for SmallAnswer {
+    fn as_ref(&self) -> &[u8] {
+        &self.message
+    }
+}
+
 /// See the module.
 pub struct UnsentBody {
     source: Arc<MessageSource>,
     /// What comes after the message that is being sent, where that is known.
     next: Option<Result<Frame<Bytes>, Status>>,
     /// What a stream keeps of its largest message, however many it sends.
-    kept: Option<Charge>,
+    kept: Option<KeptBytes>,
     call: Arc<CallInFlight>,
     refusal: WithoutRoom,
     /// Counted before there was an answer.
@@ -80,11 +92,9 @@ impl UnsentBody {
             return;
         }
         if self.refusal == WithoutRoom::Never {
-            let kept = self
-                .kept
-                .get_or_insert_with(|| self.call.account().charge(0));
-            let most = kept.bytes().max(wide(bytes));
-            return kept.resize(most);
+            let account = self.call.account();
+            let kept = self.kept.get_or_insert_with(|| account.keep(0));
+            return kept.grow(wide(bytes));
         }
         // Bound first: else the lock lasts as long as the match.
         let after = http_body::Body::poll_frame(Pin::new(&mut *self.source.body()), cx);
@@ -154,7 +164,12 @@ impl http_body::Body for UnsentBody {
             if this.reserved.take().is_some() {
                 this.call.account().value_came(message.len());
             }
-            return Poll::Ready(Some(Ok(Frame::data(message))));
+            let call = Arc::clone(&this.call);
+            let answer = Bytes::from_owner(SmallAnswer {
+                message,
+                _call: call,
+            });
+            return Poll::Ready(Some(Ok(Frame::data(answer))));
         }
         let Some(charge) = this.charge(message.len()) else {
             this.is_refused = true;
@@ -165,7 +180,8 @@ impl http_body::Body for UnsentBody {
             }));
         };
         this.let_go(message.len(), cx);
-        let unsent = Unsent::new(&this.call, &this.source, message, charge);
+        let is_of_stream = this.refusal == WithoutRoom::Never;
+        let unsent = Unsent::new(&this.call, &this.source, is_of_stream, message, charge);
         let first = unsent.next();
         this.unsent = Some(unsent);
         Poll::Ready(Some(match first {

@@ -3,6 +3,7 @@
 //! A task of its own makes the calls, so that they go on also while their answers are not taken. It reads no further while as
 //! much is in flight, or waits to be taken, as one stream may have.
 
+mod answers;
 mod caller;
 mod unbegun;
 
@@ -11,7 +12,6 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use fermata_proto::pipeline_answer::Outcome;
@@ -19,14 +19,15 @@ use fermata_proto::pipeline_call::Call;
 use fermata_proto::{PipelineAnswer, PipelineRequest, PipelineResponse};
 use futures_util::future::{AbortHandle as Cancel, Abortable};
 use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt as _, Stream, StreamExt as _};
+use futures_util::{FutureExt as _, StreamExt as _};
 use prost::Message as _;
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tonic::{Request, Status, Streaming};
 use tracing::Instrument as _;
 
+pub use self::answers::Answers;
+use self::answers::MadeFrame;
 use self::caller::Caller;
 use self::unbegun::{Kind, Unbegun, Waiting, unshare, waits, writes};
 use super::budget::{Charge, ConnectionInfo};
@@ -61,28 +62,10 @@ const RENEWED_BYTES: usize = 256;
 const FRAME_BYTES: usize = 256 * 1024;
 /// A larger answer waits for those that are not: it holds the stream for as long as it takes.
 const SMALL_BYTES: usize = 64 * 1024;
+/// While the connection is full, frames are read on up to so many bytes that were not begun: renewals are among them.
+const HELD_UP_BYTES: usize = 256 * 1024;
 /// How often it is looked whether what was not begun is late.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// The answers to a stream of calls. The calls that are in flight end with it.
-pub struct Answers {
-    frames: mpsc::Receiver<Result<PipelineResponse, Status>>,
-    task: AbortHandle,
-}
-
-impl Drop for Answers {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-impl Stream for Answers {
-    type Item = Result<PipelineResponse, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.frames.poll_recv(cx)
-    }
-}
 
 /// Makes the calls of a stream. It ends where the client ends its side, a little before the deadline, and with a status when
 /// the replica stops, where a frame makes no sense, or where its client is not known any more; all but the last two let the calls
@@ -213,7 +196,7 @@ impl Pipe {
     async fn run(
         mut self,
         mut frames: Streaming<PipelineRequest>,
-        sender: mpsc::Sender<Result<PipelineResponse, Status>>,
+        sender: mpsc::Sender<Result<MadeFrame, Status>>,
     ) {
         let answer_by = self.caller.context.deadline.answer_by();
         let mut deadline = pin!(async {
@@ -330,7 +313,7 @@ impl Pipe {
 
     /// Whether one more frame may be read.
     fn takes_more(&self) -> bool {
-        let is_held_up = !self.unbegun.is_empty() && !self.connection_has_room();
+        let is_held_up = self.unbegun.bytes() > HELD_UP_BYTES && !self.connection_has_room();
         !is_held_up
             && self.unbegun.len() + self.in_flight.len() + self.untaken() <= CALLS_MAX
             && self.unbegun.bytes() + self.answered_bytes < BYTES_MAX
@@ -346,7 +329,17 @@ impl Pipe {
     }
 
     /// The next frame of answers, taken from those that wait: the small ones, and one of the others in turns.
-    fn frame(&mut self) -> PipelineResponse {
+    fn frame(&mut self) -> MadeFrame {
+        let frame = self.next_frame();
+        let bytes = u64::try_from(frame.encoded_len()).unwrap_or(u64::MAX);
+        let charge = self.held.as_ref().map(|held| held.account().charge(bytes));
+        MadeFrame {
+            frame,
+            _charge: charge,
+        }
+    }
+
+    fn next_frame(&mut self) -> PipelineResponse {
         let large = match self.large_next || self.small.is_empty() {
             true => self.large.pop_front(),
             false => None,

@@ -13,10 +13,12 @@ use crate::store::{ClusterStore as _, Life, ReplicaRow, StoreError};
 /// How far above the clock fences may have been when the tables were lost: 70 minutes, and a minute by which clocks may differ,
 /// with some to spare.
 const AHEAD_US: u64 = 2 * 60 * 60 * 1_000_000;
+/// How far above the clock a floor may be asked for: tokens are refused beyond that.
+const ABOVE_US_MAX: u64 = 2 * 24 * 60 * 60 * 1_000_000;
 /// A replica that lives writes a heartbeat within this.
 const HEARTBEAT_WITHIN: Duration = Duration::from_secs(4);
 
-/// Why a keyspace was not marked as restored. Nothing was changed.
+/// Why a keyspace was not marked as restored. Repeat it once that is mended.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoredError {
     /// It cannot be opened.
@@ -31,15 +33,49 @@ pub enum RestoredError {
         .0.id, .0.address
     )]
     Running(Box<ReplicaRow>),
-    /// No fence lies so high.
-    #[error("{0} is too high for a fencing token")]
-    TooHigh(u64),
+    /// No token can lie so high.
+    #[error(
+        "{above} is more than two days ahead of the clock, which is {now_us}: no token on Cassandra is"
+    )]
+    TooHigh {
+        /// What is to be exceeded.
+        above: u64,
+        /// The clock, in microseconds since 1970.
+        now_us: u64,
+    },
 }
 
 /// Raises the floor of fences of a keyspace whose tables were restored: above the clock by more than fences can have been, and
 /// above `above`. To be run while no replica does. The floor.
 pub async fn restored(options: CassandraOptions, above: Option<u64>) -> Result<u64, RestoredError> {
     let store = CassandraStore::open(options).await?;
+    none_runs(&store).await?;
+    let now_us = store.clock_us().await?;
+    if let Some(above) = above.filter(|above| *above > now_us.saturating_add(ABOVE_US_MAX)) {
+        return Err(RestoredError::TooHigh { above, now_us });
+    }
+    // Fences ran ahead of a floor as they do of a clock.
+    let used = now_us.max(store.fence_floor_of_keyspace().await?);
+    let floor = used.saturating_add(AHEAD_US);
+    let floor = floor.max(above.unwrap_or(0).saturating_add(1));
+    let number = i64::try_from(floor).map_err(|_| RestoredError::TooHigh {
+        above: floor,
+        now_us,
+    })?;
+    let values = [
+        Value::text(FENCE_PART),
+        Value::BigInt(number),
+        Value::BigInt(number),
+    ];
+    let written = store.ask(Cql::RaiseFenceFloor, &values).await;
+    written.map_err(StoreError::from)?;
+    // One that was about to start may have read the floor before: it is seen now, or reads it later.
+    none_runs(&store).await?;
+    Ok(floor)
+}
+
+/// Whether no replica works on the keyspace: none that is up writes heartbeats, or comes meanwhile.
+async fn none_runs(store: &CassandraStore) -> Result<(), RestoredError> {
     let before = store.list_replicas().await?;
     sleep(HEARTBEAT_WITHIN).await;
     for row in store.list_replicas().await? {
@@ -49,18 +85,7 @@ pub async fn restored(options: CassandraOptions, above: Option<u64>) -> Result<u
             return Err(RestoredError::Running(Box::new(row)));
         }
     }
-    let floor = store.clock_us().await?.saturating_add(AHEAD_US);
-    let floor = floor.max(above.unwrap_or(0).saturating_add(1));
-    let floor = floor.max(store.fence_floor_of_keyspace().await?);
-    let number = i64::try_from(floor).map_err(|_| RestoredError::TooHigh(floor))?;
-    let values = [
-        Value::text(FENCE_PART),
-        Value::BigInt(number),
-        Value::BigInt(number),
-    ];
-    let written = store.ask(Cql::RaiseFenceFloor, &values).await;
-    written.map_err(StoreError::from)?;
-    Ok(floor)
+    Ok(())
 }
 
 impl CassandraStore {

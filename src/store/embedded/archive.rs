@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! fermata backup 1\n
-//! store: 16 bytes, commits: u64
+//! store: 16 bytes, commits: u64, fence floor: u64
 //! kind: u8, key length: u32, value length: u32, key, value     for each row
 //! 0, number of rows: u64, SHA-256 of all before: 32 bytes
 //! ```
@@ -44,6 +44,8 @@ pub(super) struct ArchiveHead {
     pub(super) store: Uuid,
     /// How many commits the store had seen.
     pub(super) commits: u64,
+    /// Below which it gave out no fence, since it was restored itself; 0 where it was not.
+    pub(super) fence_floor: u64,
 }
 
 /// Puts a backup together, chunk by chunk.
@@ -64,6 +66,7 @@ impl<S: FnMut(Bytes) -> bool> ArchiveWriter<S> {
         chunk.put_slice(TITLE);
         chunk.put_slice(head.store.as_bytes());
         chunk.put_u64(head.commits);
+        chunk.put_u64(head.fence_floor);
         ArchiveWriter {
             sink,
             chunk,
@@ -152,7 +155,13 @@ impl<R: Read> ArchiveReader<R> {
         };
         let store = Uuid::from_bytes(reader.array()?);
         let commits = u64::from_be_bytes(reader.array()?);
-        Ok((reader, ArchiveHead { store, commits }))
+        let fence_floor = u64::from_be_bytes(reader.array()?);
+        let head = ArchiveHead {
+            store,
+            commits,
+            fence_floor,
+        };
+        Ok((reader, head))
     }
 
     /// The next row; `None` after the last, where all was whole.
@@ -218,6 +227,7 @@ mod tests {
     const HEAD: ArchiveHead = ArchiveHead {
         store: Uuid::from_u128(7),
         commits: 9,
+        fence_floor: 8,
     };
 
     fn archive(rows: &[(RowKind, &[u8], &[u8])]) -> Vec<u8> {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -13,7 +13,9 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use uuid::Uuid;
 
-use super::archive::{ArchiveError, ArchiveHead, ArchiveReader, ArchiveRow, ArchiveWriter};
+use super::archive::{
+    ArchiveError, ArchiveHead, ArchiveReader, ArchiveRow, ArchiveWriter, NotTaken,
+};
 use super::directory::Directory;
 use super::fault::Fault;
 use super::file::Medium;
@@ -28,9 +30,13 @@ const CHUNKS_MAX: usize = 4;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How much a commit of a restore has, in bytes.
 const COMMIT_BYTES: usize = 8 * 1024 * 1024;
-/// How far above the clock a store may have given out fences when it was lost: 70 minutes, and another one for a clock that was
-/// wrong.
+/// How far above the clock, and above its floor, a store may have given out fences when it was lost: 70 minutes, and another one
+/// for a clock that was wrong.
 const AHEAD_US: u64 = 2 * 60 * 60 * 1_000_000;
+/// How far above the clock a floor may be asked for: a year. What is further is no number of microseconds.
+const ABOVE_US_MAX: u64 = 365 * 24 * 60 * 60 * 1_000_000;
+/// A part that is not taken within this ends a backup: what it keeps of the file grows with all that is written meanwhile.
+const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// What is in a backup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,6 +51,8 @@ pub struct BackupSummary {
     pub sessions: u64,
     /// All fences that its keys may have used are below this.
     pub fence_end: u64,
+    /// Keys whose row cannot be understood: they are in it as they are.
+    pub damaged: u64,
 }
 
 /// What a restore made.
@@ -65,6 +73,16 @@ pub enum RestoreError {
         .0.display()
     )]
     Exists(std::path::PathBuf),
+    /// The token that is to be exceeded lies too far ahead of the clock.
+    #[error(
+        "{above} is more than a year ahead of the clock, which is {now_us}: tokens are microseconds since 1970"
+    )]
+    TooHigh {
+        /// It.
+        above: u64,
+        /// The clock, in microseconds since 1970.
+        now_us: u64,
+    },
     /// The file is no whole backup.
     #[error("{0}")]
     Archive(#[from] ArchiveError),
@@ -74,19 +92,19 @@ pub enum RestoreError {
 }
 
 impl BackupSummary {
-    fn count(&mut self, row: &ArchiveRow) -> Result<(), ArchiveError> {
+    fn count(&mut self, row: &ArchiveRow) {
         match row.kind {
             RowKind::Lock => {
                 self.keys += 1;
-                let lock = LockRow::decode(&row.value)
-                    .map_err(|_| ArchiveError::Damaged("the lock of a key cannot be read"))?;
-                self.fence_end = self.fence_end.max(lock.fence_end());
+                match LockRow::decode(&row.value) {
+                    Ok(lock) => self.fence_end = self.fence_end.max(lock.fence_end()),
+                    Err(_) => self.damaged += 1,
+                }
             }
             RowKind::Entry => self.entries += 1,
             RowKind::Data => self.values += 1,
             RowKind::Session => self.sessions += 1,
         }
-        Ok(())
     }
 }
 
@@ -95,7 +113,7 @@ pub fn check_backup(from: impl Read) -> Result<BackupSummary, ArchiveError> {
     let (mut reader, _) = ArchiveReader::new(from)?;
     let mut summary = BackupSummary::default();
     while let Some(row) = reader.next()? {
-        summary.count(&row)?;
+        summary.count(&row);
     }
     Ok(summary)
 }
@@ -108,6 +126,9 @@ pub fn restore(
     now_us: u64,
     above: Option<u64>,
 ) -> Result<Restored, RestoreError> {
+    if let Some(above) = above.filter(|above| *above > now_us.saturating_add(ABOVE_US_MAX)) {
+        return Err(RestoreError::TooHigh { above, now_us });
+    }
     let directory = Directory::claim(&options.directory)?;
     if directory.has_store()? {
         return Err(RestoreError::Exists(options.directory.clone()));
@@ -118,27 +139,32 @@ pub fn restore(
         faults: None,
     };
     let (mut reader, head) = ArchiveReader::new(from)?;
-    let mut restored = Err(ArchiveError::Damaged("it was not read"));
+    let mut restored = None;
     let made = directory.make_store(Uuid::new_v4(), |path, file| {
         medium.fill(
             path,
             file.try_clone()
                 .map_err(|e| EmbeddedOpenError::io(path, e))?,
         )?;
-        restored = fill(&medium, path, file, &mut reader, |summary| {
-            let used = now_us.max(summary.fence_end).saturating_add(AHEAD_US);
-            let floor = used.max(above.unwrap_or(0).saturating_add(1));
+        let filled = fill(&medium, path, file, &mut reader, |summary| {
+            let used = now_us.max(summary.fence_end).max(head.fence_floor);
+            let floor = used.saturating_add(AHEAD_US);
+            let floor = floor.max(above.unwrap_or(0).saturating_add(1));
             (head.commits, floor)
         })?;
-        match &restored {
-            Ok(_) => Ok(()),
+        let is_whole = filled.is_ok();
+        restored = Some(filled);
+        match is_whole {
+            true => Ok(()),
             // The store that was begun must not become one.
-            Err(_) => Err(EmbeddedOpenError::damaged(path, "the backup")),
+            false => Err(EmbeddedOpenError::damaged(path, "the backup")),
         }
     });
-    let restored = restored?;
+    // What is wrong with the backup comes before what came of it; what is wrong with the disk leaves nothing here.
+    let restored = restored.transpose()?;
     made?;
-    Ok(restored)
+    restored
+        .ok_or_else(|| EmbeddedOpenError::damaged(&options.directory, "it was not filled").into())
 }
 
 /// Fills the tables of a new file. What is wrong with the backup is answered beside what is wrong with the file.
@@ -166,9 +192,7 @@ fn fill(
                     }
                     Err(error) => return Ok(Err(error)),
                 };
-                if let Err(error) = summary.count(&row) {
-                    return Ok(Err(error));
-                }
+                summary.count(&row);
                 bytes += row.key.len() + row.value.len();
                 let mut table = transaction.open_table(row.kind.table())?;
                 table.insert(row.key.as_slice(), row.value.as_slice())?;
@@ -198,52 +222,65 @@ impl BackupStore for EmbeddedStore {
     async fn back_up(&self) -> Result<mpsc::Receiver<Result<Bytes, StoreError>>, StoreError> {
         self.gate.ready()?;
         let (chunks, taken) = mpsc::channel(CHUNKS_MAX);
-        let (gate, store) = (self.gate.clone(), self.store);
+        let (gate, store, fence_floor) = (self.gate.clone(), self.store, self.fence_floor);
         // A thread of its own: it takes as long as whoever takes the chunks does.
         let thread = thread::Builder::new().name("fermata-backup".to_owned());
         let spawned = thread.spawn(move || {
             let hand_over = |chunk| {
                 let mut chunk = Ok(chunk);
+                let begun = Instant::now();
                 loop {
-                    gate.ready().map_err(|_| ())?;
+                    gate.ready().map_err(|_| NotTaken)?;
                     match chunks.try_send(chunk) {
                         Ok(()) => return Ok(()),
-                        Err(TrySendError::Closed(_)) => return Err(()),
+                        Err(TrySendError::Closed(_)) => return Err(NotTaken),
+                        Err(TrySendError::Full(_)) if begun.elapsed() > TAKEN_WITHIN => {
+                            return Err(NotTaken);
+                        }
                         Err(TrySendError::Full(back)) => chunk = back,
                     }
                     thread::sleep(LOOK_EVERY);
                 }
             };
-            let failed = gate.read_aside(|snapshot| write_all(snapshot, store, hand_over));
-            if let Err(error) = failed.and_then(|()| gate.ready()) {
-                // Whoever takes them may be gone, or not take any.
-                let _ = chunks.try_send(Err(error));
-            }
+            let head = |commits| ArchiveHead {
+                store,
+                commits,
+                fence_floor,
+            };
+            let is_whole = gate.read_aside(|snapshot| write_all(snapshot, head, hand_over));
+            let error = match is_whole {
+                Ok(true) => return,
+                Ok(false) => gate.ready().err().unwrap_or_else(|| {
+                    let words =
+                        "the backup was not taken in time, or the store was opened again meanwhile";
+                    StoreError::Unavailable(words.to_owned())
+                }),
+                Err(error) => error,
+            };
+            // Without it what came before would pass for all; whoever takes no more hears nothing.
+            let _ = chunks.blocking_send(Err(error));
         });
         spawned.map_err(|error| StoreError::Unavailable(error.to_string()))?;
         Ok(taken)
     }
 }
 
-/// All rows of a snapshot, until nobody takes them any more.
+/// All rows of a snapshot, until nobody takes them any more. Whether all of it was handed over.
 fn write_all(
     snapshot: &ReadTransaction,
-    store: Uuid,
-    mut hand_over: impl FnMut(Bytes) -> Result<(), ()>,
-) -> Result<(), Fault> {
+    head: impl FnOnce(u64) -> ArchiveHead,
+    mut hand_over: impl FnMut(Bytes) -> Result<(), NotTaken>,
+) -> Result<bool, Fault> {
     let commits = snapshot.open_table(META)?.get(COMMITS)?;
     let commits = commits.map_or(0, |commits| commits.value());
-    let head = ArchiveHead { store, commits };
-    let mut writer = ArchiveWriter::new(head, |chunk| hand_over(chunk).is_ok());
+    let mut writer = ArchiveWriter::new(head(commits), |chunk| hand_over(chunk).is_ok());
     for kind in RowKind::ALL {
         for row in snapshot.open_table(kind.table())?.iter()? {
             let (key, value) = row?;
             if writer.row(kind, key.value(), value.value()).is_err() {
-                return Ok(());
+                return Ok(false);
             }
         }
     }
-    // Without its end it is no backup; nobody waits for it.
-    let _ = writer.end();
-    Ok(())
+    Ok(writer.end().is_ok())
 }

@@ -41,15 +41,24 @@ pub(super) struct Opened {
     pub(super) fence_floor: u64,
 }
 
+/// In rows of this size, which fit between what is there.
+const ROOM_ROW_BYTES: usize = 32 * 1024;
+
 impl Opened {
     /// Commits so many bytes, and removes them: the file keeps the room for what comes next.
     pub(super) fn prove_room(&self, path: &Path, bytes: usize) -> Result<(), EmbeddedOpenError> {
         isolated(|| {
+            // What was freed before can be used only after a commit.
+            self.database.begin_write()?.commit()?;
             let mut filled = self.database.begin_write()?;
             filled.set_durability(Durability::Immediate)?;
-            filled
-                .open_table(ROOM)?
-                .insert("", vec![0xA5; bytes].as_slice())?;
+            {
+                let mut rows = filled.open_table(ROOM)?;
+                let row = [0xA5; ROOM_ROW_BYTES];
+                for number in 0..bytes.div_ceil(ROOM_ROW_BYTES) {
+                    rows.insert(number.to_string().as_str(), row.as_slice())?;
+                }
+            }
             filled.commit()?;
             let emptied = self.database.begin_write()?;
             emptied.delete_table(ROOM)?;

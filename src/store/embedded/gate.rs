@@ -73,15 +73,22 @@ impl Gate {
         let Some(database) = &*database else {
             return Err(StoreError::Closed("it is being opened".to_owned()));
         };
-        self.answer(isolated(|| work(&database.begin_read()?)))
+        match isolated(|| work(&database.begin_read()?)) {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(Fault::Row(what))) => Err(StoreError::Damaged(what)),
+            Ok(Err(Fault::File(reason))) | Err(reason) => {
+                self.close(&reason);
+                Err(StoreError::Closed(reason))
+            }
+        }
     }
 
-    /// As [`Gate::read`], of what may take long: nobody waits for it, and it is to end once the store is closed, for the file
-    /// cannot be opened again before.
-    pub(super) fn read_aside(
+    /// As [`Gate::read`], of what may take long: nobody waits for it, and it is to end once the store is closed. A fault that it
+    /// meets closes nothing: it may be of a page that nobody else needs, or of a database that was closed since.
+    pub(super) fn read_aside<T>(
         &self,
-        work: impl FnOnce(&ReadTransaction) -> Result<(), Fault>,
-    ) -> Result<(), StoreError> {
+        work: impl FnOnce(&ReadTransaction) -> Result<T, Fault>,
+    ) -> Result<T, StoreError> {
         let snapshot = {
             let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
             self.ready()?;
@@ -95,17 +102,10 @@ impl Gate {
             Ok(Err(fault)) => Ok(Err(fault)),
             Err(panic) => Err(panic),
         };
-        self.answer(outcome)
-    }
-
-    /// What a read came to. A fault of the file closes the store.
-    fn answer<T>(&self, outcome: Result<Result<T, Fault>, String>) -> Result<T, StoreError> {
         match outcome {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(Fault::Row(what))) => Err(StoreError::Damaged(what)),
-            Ok(Err(Fault::File(reason))) | Err(reason) => {
-                self.close(&reason);
-                Err(StoreError::Closed(reason))
+            Ok(Err(Fault::Row(what) | Fault::File(what))) | Err(what) => {
+                Err(StoreError::Damaged(what))
             }
         }
     }

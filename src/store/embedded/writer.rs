@@ -30,6 +30,8 @@ const REOPEN_MS_MIN: u64 = 1_000;
 const REOPEN_MS_MAX: u64 = 10_000;
 /// How many bytes a commit must be able to write before a store that was closed is open again, at least.
 const ROOM_BYTES_MIN: usize = 64 * 1024;
+/// What a change of few bytes rewrites.
+const PAGES_BYTES_PER_JOB: usize = 8 * 1024;
 /// How long somebody may wait for the answer that the store is closed.
 const REFUSE_EVERY_MS: u64 = 25;
 
@@ -124,9 +126,11 @@ impl Writer {
             };
         };
         if !batch.is_empty() {
+            // Each change rewrites pages beside its own bytes.
+            let wanted = bytes + answers.len() * PAGES_BYTES_PER_JOB;
             self.failed_bytes = match self.commit(&batch, answers) {
                 true => 0,
-                false => bytes,
+                false => wanted.min(BATCH_BYTES_MAX),
             };
         }
         flow
@@ -197,7 +201,12 @@ impl Writer {
                     return Flow::On;
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "the store cannot be opened yet");
+                    match pause_ms {
+                        REOPEN_MS_MIN => {
+                            tracing::warn!(%error, "the store cannot be used yet; trying again")
+                        }
+                        _ => tracing::debug!(%error, "the store cannot be used yet"),
+                    }
                     pause_ms = (pause_ms * 2).min(REOPEN_MS_MAX);
                 }
             }
