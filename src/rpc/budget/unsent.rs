@@ -272,4 +272,44 @@ mod tests {
         assert_eq!(charged(&unsent), slice.len());
         assert!(matches!(unsent.next(), NextSlice::Ended));
     }
+
+    /// What makes messages, and tells when it is gone.
+    struct Maker(Arc<AtomicBool>);
+
+    impl http_body::Body for Maker {
+        type Data = Bytes;
+        type Error = tonic::Status;
+
+        fn poll_frame(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, tonic::Status>>> {
+            std::task::Poll::Pending
+        }
+    }
+
+    impl Drop for Maker {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// HTTP/2 drops slices under its own lock: no body, which may ask it for something, may go with one.
+    #[tokio::test]
+    async fn a_slice_keeps_no_body() {
+        let connection = connection().await;
+        let is_gone = Arc::new(AtomicBool::new(false));
+        let maker = Body::new(Maker(Arc::clone(&is_gone)));
+        let source = Arc::new(MessageSource::new(maker));
+        let call = connection.account().begin(0);
+        let charge = connection.account().charge(5);
+        let unsent = Unsent::new(&call, &source, true, Bytes::from_static(b"hello"), charge);
+        let NextSlice::Slice(slice) = unsent.next() else {
+            panic!("it has one");
+        };
+        assert!(!is_gone.load(Ordering::Relaxed));
+        drop((source, unsent));
+        assert!(is_gone.load(Ordering::Relaxed));
+        assert_eq!(&slice[..], b"hello");
+    }
 }
