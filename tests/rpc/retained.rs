@@ -207,7 +207,6 @@ async fn the_last_slice_of_a_stream_that_ended_ends_nothing_else() {
     let world = world(Limits::default()).await;
     let renewal = |lock_ref: &str| fermata_proto::KeepAliveRequest {
         session: lock_ref.to_owned(),
-        ..Default::default()
     };
     let unknown = format!("default/{}#1.00000000000000000000000000", "k".repeat(1_000));
     for _ in 0..20 {
