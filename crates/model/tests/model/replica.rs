@@ -75,7 +75,7 @@ impl World {
             Effect::ReadData { io } => {
                 replica.reads.insert(io.0);
             }
-            Effect::WriteData { io, datum } => {
+            Effect::WriteData { io, datum, .. } => {
                 let cell = Cell::of(&datum);
                 let other = |w: &Write| w.cell.timestamp == cell.timestamp && w.cell != cell;
                 let is_there = |c: &Cell| c.timestamp == cell.timestamp && *c != cell;

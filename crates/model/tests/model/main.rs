@@ -15,7 +15,7 @@
 )]
 
 mod configurations;
-#[path = "../support/figures.rs"]
+#[path = "../../../../tests/support/figures.rs"]
 mod figures;
 mod progress;
 mod replica;
