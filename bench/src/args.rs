@@ -148,6 +148,13 @@ struct LoadArgs {
     #[arg(long)]
     pipeline: bool,
 
+    /// Beside the sections keep so many sessions open, each with a lock and of --ttl, and time their renewals
+    ///
+    /// Each is renewed three times in its TTL, at the first endpoint; how long that took counts from when it was due.
+    #[arg(long, value_name = "N", default_value = "0",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(0..=100_000))]
+    sessions: usize,
+
     /// Also time fdatasync in this directory, before and after: name one on the disk of the server
     #[arg(long, value_name = "DIR")]
     disk_probe: Option<PathBuf>,
@@ -177,6 +184,8 @@ pub(super) struct Plan {
     pub(super) form: Form,
     /// The servers to call; none where a replica in this process does it.
     pub(super) endpoints: Vec<String>,
+    /// How they are called.
+    pub(super) options: ClientOptions,
     pub(super) workers: Vec<usize>,
     pub(super) connections: Option<usize>,
     /// Whether calls go over Pipelines.
@@ -189,6 +198,8 @@ pub(super) struct Plan {
     pub(super) table: String,
     pub(super) call_within: Duration,
     pub(super) ttl: Duration,
+    /// How many sessions are renewed beside the sections.
+    pub(super) sessions: usize,
     pub(super) hold: Duration,
     pub(super) value_bytes: usize,
     pub(super) span: load::Span,
@@ -241,17 +252,25 @@ impl<P: Program> Args<P> {
                 "--endpoint names a server, and --in-process calls none: leave one of them out",
             ));
         }
+        if replica.is_some() && load.sessions > 0 {
+            return Err(Failure::usage(
+                "--sessions is for calls to a server, and --in-process calls none: leave one of them out",
+            ));
+        }
         if replica.is_some() && load.pipeline {
             return Err(Failure::usage(
                 "--pipeline is for calls to a server, and --in-process calls none: leave one of them out",
             ));
         }
+        let options = remote.client_options(ClientOptions::default())?;
+        let call_within = options.timeout;
         let plan = Plan {
             form,
             endpoints: match &replica {
                 Some(_) => Vec::new(),
                 None => remote.endpoints(),
             },
+            options,
             workers: load.workers,
             connections: load.connections,
             pipeline: load.pipeline,
@@ -268,8 +287,9 @@ impl<P: Program> Args<P> {
             },
             key_prefix: load.key_prefix,
             table: remote.table(),
-            call_within: remote.timeout().unwrap_or(ClientOptions::default().timeout),
+            call_within,
             ttl: load.ttl.duration(),
+            sessions: load.sessions,
             hold: load.hold.duration(),
             value_bytes,
             span: load::Span {
@@ -479,6 +499,8 @@ mod tests {
             "section --baseline music --in-process",
             "section --baseline music --contact-points a --in-process --endpoint b:1",
             "section --baseline music --contact-points a --in-process --connections 2",
+            "section --baseline music --contact-points a --in-process --sessions 2",
+            "section --sessions x",
             "lock --baseline music --contact-points a",
         ] {
             assert!(parse(line).is_err(), "{line:?}");

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use fermata_client::{CallMetadata, ParsedEndpoint, Pipeline};
+use bytes::Bytes;
+use fermata_client::{CallMetadata, ClientOptions, Dialer, Pipeline};
 use fermata_proto::lock_service_client::LockServiceClient;
 use fermata_proto::{
     AcquireLockRequest, AcquireLockResponse, CreateLockRefRequest, CreateLockRefResponse,
@@ -13,29 +14,37 @@ use http::{Request, Response};
 use tokio::time::timeout;
 use tonic::Status;
 use tonic::body::Body;
+use tonic::codegen::Body as HttpBody;
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt as _};
 
 /// How long a server may take to accept a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// How long a server may take to answer a ping.
+const PONG_WITHIN: Duration = Duration::from_secs(60);
 /// How much a server may send unasked for one call: a value of any configured size in one go.
 const WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 /// How many workers share a connection, unless asked otherwise.
 const WORKERS_PER_CONNECTION: usize = 16;
 
-/// What one call is made with where each goes by itself.
+/// What calls are made with where each goes by itself.
+pub(super) type UnaryClient = LockServiceClient<CallService>;
+
+/// See there.
 type CallService = BoxCloneSyncService<Request<Body>, Response<Body>, Status>;
 
 /// A client of one connection, or of what stands in its place. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) enum Client {
     /// Each call by itself.
-    Unary(LockServiceClient<CallService>),
+    Unary(UnaryClient),
     /// All over one stream, but for waits, which go by themselves: as the Rust library makes them.
     Pipeline {
         pipeline: Pipeline,
-        waits: LockServiceClient<CallService>,
+        waits: UnaryClient,
     },
 }
 
@@ -60,7 +69,7 @@ macro_rules! call {
     )*};
 }
 
-fn by_itself<T>(ask: T, within: Duration) -> tonic::Request<T> {
+pub(super) fn by_itself<T>(ask: T, within: Duration) -> tonic::Request<T> {
     let mut request = tonic::Request::new(ask);
     request.set_timeout(within);
     request
@@ -115,24 +124,26 @@ pub(super) fn connections_for(workers: usize) -> usize {
 }
 
 /// A client that calls by this.
-pub(super) fn unary<S>(service: S) -> LockServiceClient<CallService>
+pub(super) fn unary<S, B>(service: S) -> UnaryClient
 where
-    S: Service<Request<Body>, Response = Response<Body>, Error: Into<BoxError>>
+    S: Service<Request<Body>, Response = Response<B>, Error: Into<BoxError>>
         + Clone
         + Send
         + Sync
         + 'static,
     S::Future: Send,
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    let service =
-        BoxCloneSyncService::new(service.map_err(|error| Status::from_error(error.into())));
+    let service = service.map_response(|response: Response<B>| response.map(Body::new));
+    let service = service.map_err(|error| Status::from_error(error.into()));
+    let service = BoxCloneSyncService::new(service);
     LockServiceClient::new(service).max_decoding_message_size(usize::MAX)
 }
 
 /// Opens connections, at least one to each endpoint, and the same number to each if it divides; where asked for with a Pipeline
 /// on each, and another connection for waits beside it.
 pub(super) async fn connect(
-    endpoints: &[String],
+    (endpoints, options): (&[String], &ClientOptions),
     connections: usize,
     pipelines: bool,
 ) -> Result<Vec<Connected>, ConnectError> {
@@ -145,43 +156,68 @@ pub(super) async fn connect(
         let address = endpoint
             .rsplit_once("://")
             .map_or(&**endpoint, |(_, rest)| rest);
-        let channel = channel(endpoint).await?;
+        let connection = connection(endpoint, options).await?;
         clients.push(Connected {
             address: address.trim_end_matches('/').to_owned(),
             client: match pipelines {
                 true => Client::Pipeline {
-                    pipeline: Pipeline::new(channel, CallMetadata::default()),
-                    waits: unary(self::channel(endpoint).await?),
+                    pipeline: Pipeline::new(channel(endpoint, options).await?, metadata(options)),
+                    waits: unary(connection),
                 },
-                false => Client::Unary(unary(channel)),
+                false => Client::Unary(unary(connection)),
             },
         });
     }
     Ok(clients)
 }
 
-/// Opens a connection.
-pub(super) async fn channel(endpoint: &str) -> Result<Channel, ConnectError> {
+/// A connection, with what goes with each call of this client.
+pub(super) type Connection = InterceptedService<Channel, SendsMetadata>;
+
+/// Puts on each call what goes with it.
+#[derive(Debug, Clone)]
+pub(super) struct SendsMetadata(CallMetadata);
+
+impl Interceptor for SendsMetadata {
+    fn call(&mut self, mut request: tonic::Request<()>) -> Result<tonic::Request<()>, Status> {
+        self.0.put_on(&mut request);
+        Ok(request)
+    }
+}
+
+fn metadata(options: &ClientOptions) -> CallMetadata {
+    CallMetadata {
+        token: options.token.clone(),
+        ..CallMetadata::default()
+    }
+}
+
+/// Opens a connection for calls by themselves.
+pub(super) async fn connection(
+    endpoint: &str,
+    options: &ClientOptions,
+) -> Result<Connection, ConnectError> {
+    let channel = channel(endpoint, options).await?;
+    Ok(InterceptedService::new(
+        channel,
+        SendsMetadata(metadata(options)),
+    ))
+}
+
+async fn channel(endpoint: &str, options: &ClientOptions) -> Result<Channel, ConnectError> {
     let failed = |error: tonic::transport::Error| ConnectError::Unreachable {
         endpoint: endpoint.to_owned(),
         reason: innermost(&error),
     };
-    let ParsedEndpoint::Plain(parsed) = ParsedEndpoint::parse(endpoint)? else {
-        return Err(ConnectError::Endpoint(
-            fermata_client::ConnectError::InvalidEndpoint {
-                endpoint: endpoint.to_owned(),
-                why: "the bench speaks http:// only".to_owned(),
-            },
-        ));
-    };
-    parsed
-        .connect_timeout(CONNECT_WITHIN)
-        .tcp_nodelay(true)
-        .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(WINDOW_BYTES)
-        .connect()
-        .await
-        .map_err(failed)
+    let dialer = Dialer::new(endpoint, options)?.set(|endpoint| {
+        endpoint
+            .connect_timeout(CONNECT_WITHIN)
+            // A server that is asked for too much is late, and not gone.
+            .keep_alive_timeout(PONG_WITHIN)
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
+    });
+    dialer.connect().await.map_err(failed)
 }
 
 /// What is at the bottom of an error: the transport's own words only say that there was one.
@@ -199,7 +235,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_is_not_there_is_named_with_the_reason() {
-        let error = connect(&["http://127.0.0.1:1".to_owned()], 1, false)
+        let (endpoints, options) = (["http://127.0.0.1:1".to_owned()], ClientOptions::default());
+        let error = connect((&endpoints, &options), 1, false)
             .await
             .unwrap_err()
             .to_string();

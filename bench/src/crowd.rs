@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fermata_client::ClientOptions;
 use fermata_command::output::{Table, colour};
 use fermata_command::{Failure, Remote, Span};
 use futures_util::StreamExt as _;
@@ -88,7 +89,8 @@ impl CrowdRun {
 pub(super) async fn run(args: WaitersArgs, before: &Remote) -> Result<u8, Failure> {
     let remote = args.remote.clone().or(before);
     let endpoints = remote.endpoints();
-    let service = Service::connect(&endpoints).await?;
+    let options = remote.client_options(ClientOptions::default())?;
+    let service = Service::connect(&endpoints, &options).await?;
     let mut interrupt = Interrupt::listen();
     let mut report = CrowdReport {
         version: env!("CARGO_PKG_VERSION"),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fermata_cassandra::Fault;
+use fermata_client::ClientOptions;
 use fermata_command::output::{Table, colour};
 use fermata_command::{Failure, Remote, Span};
 use hdrhistogram::Histogram;
@@ -110,7 +111,8 @@ async fn measure<P: Program>(
 ) -> Result<HandoverReport, Failure> {
     let mut interrupt = Interrupt::listen();
     let endpoints = remote.endpoints();
-    let service = Service::connect(&endpoints).await?;
+    let options = remote.client_options(ClientOptions::default())?;
+    let service = Service::connect(&endpoints, &options).await?;
     let straight = match args.program.is_given() {
         false => None,
         true => {

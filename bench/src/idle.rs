@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fermata_client::{Client, LockGuard, LockRequest, Session, SessionRequest};
+use fermata_client::{Client, ClientOptions, LockGuard, LockRequest, Session, SessionRequest};
 use fermata_command::output::{Table, colour};
 use fermata_command::{Failure, Remote, Span};
 use futures_util::stream;
@@ -101,7 +101,8 @@ struct IdleReport {
 pub(super) async fn run(args: IdleArgs, before: &Remote) -> Result<u8, Failure> {
     let remote = args.remote.clone().or(before);
     let endpoints = remote.endpoints();
-    let service = Service::connect(&endpoints).await?;
+    let options = remote.client_options(ClientOptions::default())?;
+    let service = Service::connect(&endpoints, &options).await?;
     let mut interrupt = Interrupt::listen();
     let mut opened = Vec::new();
     let table = remote.table();
@@ -203,9 +204,7 @@ async fn take_guards(
     // A client has room for so many watches.
     let clients = (args.locks as usize).div_ceil(GUARDS_PER_CLIENT);
     let clients = clients.min(args.sessions as usize).max(1);
-    let clients: Result<Vec<Client>, _> = (0..clients)
-        .map(|_| Client::connect([&first.endpoint]))
-        .collect();
+    let clients: Result<Vec<Client>, _> = (0..clients).map(|_| first.client()).collect();
     let clients = clients.map_err(|error| ServiceError::Library(error.to_string()))?;
     let mut sessions: Vec<Session> = Vec::new();
     for number in 0..args.sessions as usize {

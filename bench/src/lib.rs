@@ -28,6 +28,7 @@ mod report;
 mod rounds;
 mod rounds_table;
 mod service;
+mod sessions;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -45,7 +46,7 @@ pub use self::args::Args;
 use self::args::{Plan, What};
 use self::arrivals::Search;
 use self::baseline::Baseline;
-use self::connect::{ConnectError, Connected, connect, connections_for};
+use self::connect::{ConnectError, Connected, connect, connection, connections_for, unary};
 use self::counters::Counters;
 use self::disk::ProbeError;
 use self::interrupt::Interrupt;
@@ -56,6 +57,7 @@ pub use self::program::{InProcess, Program, StartReplica};
 use self::puts::PutsWorker;
 use self::report::{DiskReport, HighestRate, Report, Run, Transport, millis, tenths};
 use self::rounds::{Comparison, alternate};
+use self::sessions::KeptSessions;
 use self::workload::{Caller, Form, Replicas, Workload};
 
 const EXIT_STATUS: &str = "Exit status: 0 no errors and every counter exact; 1 errors, lost increments, \
@@ -155,7 +157,12 @@ async fn measure(plan: &Plan, replica: Option<Box<dyn StartReplica>>) -> Result<
     let mut interrupt = Interrupt::listen();
     let Some(replica) = replica else {
         // A server that is not there is told at once, and not after the disk was probed.
-        let connected = connect(&plan.endpoints, plan.endpoints.len(), false).await;
+        let connected = connect(
+            (&plan.endpoints, &plan.options),
+            plan.endpoints.len(),
+            false,
+        )
+        .await;
         connected.map_err(BenchError::from)?;
         return Ok(measure_by(plan, None, &mut interrupt).await?);
     };
@@ -308,7 +315,8 @@ async fn measure_one(
         }
         None => {
             let connections = plan.connections.unwrap_or(connections_for(workers));
-            let clients = connect(&plan.endpoints, connections, plan.pipeline).await?;
+            let clients =
+                connect((&plan.endpoints, &plan.options), connections, plan.pipeline).await?;
             let opened = clients.len();
             (clients, opened)
         }
@@ -324,7 +332,18 @@ async fn measure_one(
     let workload = Arc::new(plan.workload(keys));
     let replicas = Arc::new(Replicas::new(clients, workload.keys.count()));
     let callers = (0..).map(|number| Caller::new(&replicas, number, Arc::clone(&workload)));
-    let outcome = load::run(&workload, callers, workers, span, interrupt).await?;
+    let sessions = match plan.endpoints.first() {
+        Some(endpoint) if plan.sessions > 0 => {
+            let client = unary(connection(endpoint, &plan.options).await?);
+            let keys = (plan.key_prefix.as_str(), plan.sessions);
+            Some(KeptSessions::open(&client, &workload, keys, span.warm_up).await?)
+        }
+        _ => None,
+    };
+    let mut outcome = load::run(&workload, callers, workers, span, interrupt).await?;
+    if let Some(sessions) = sessions {
+        sessions.end(&mut outcome.measured).await;
+    }
     Ok(Run {
         rate: span.rate.map(tenths),
         ..Run::new(workers, connections, outcome)
@@ -391,6 +410,7 @@ impl Plan {
             near: near.then_some(self.near),
             zipf_skew: zipf.then_some(self.zipf_skew),
             value_bytes: (self.form != Form::Lock).then_some(self.value_bytes),
+            sessions: self.sessions,
             ttl_ms: millis(self.ttl),
             hold_ms: millis(self.hold),
             warm_up_ms: millis(self.span.warm_up),

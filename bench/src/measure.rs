@@ -22,17 +22,20 @@ pub(super) enum Phase {
     Put,
     /// ReleaseLock.
     Release,
-    /// All of it.
+    /// RenewSession, of a session beside the sections.
+    Renew,
+    /// All of a section.
     Section,
 }
 
 impl Phase {
-    pub(super) const ALL: [Phase; 6] = [
+    pub(super) const ALL: [Phase; 7] = [
         Phase::Create,
         Phase::Acquire,
         Phase::Get,
         Phase::Put,
         Phase::Release,
+        Phase::Renew,
         Phase::Section,
     ];
 
@@ -43,6 +46,7 @@ impl Phase {
             Phase::Get => "get",
             Phase::Put => "put",
             Phase::Release => "release",
+            Phase::Renew => "renew",
             Phase::Section => "section",
         }
     }
@@ -90,7 +94,15 @@ impl Measured {
     pub(super) fn new() -> Result<Measured, CreationError> {
         let empty = || Histogram::new(DIGITS);
         Ok(Measured {
-            latencies: [empty()?, empty()?, empty()?, empty()?, empty()?, empty()?],
+            latencies: [
+                empty()?,
+                empty()?,
+                empty()?,
+                empty()?,
+                empty()?,
+                empty()?,
+                empty()?,
+            ],
             errors: BTreeMap::new(),
         })
     }

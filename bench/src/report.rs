@@ -56,6 +56,8 @@ pub(super) struct Settings {
     pub(super) near: Option<Near>,
     /// Absent where nothing is written.
     pub(super) value_bytes: Option<usize>,
+    /// How many were renewed beside the sections.
+    pub(super) sessions: usize,
     pub(super) ttl_ms: u64,
     /// How long each holder did nothing.
     pub(super) hold_ms: u64,

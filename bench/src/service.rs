@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fermata_client::{Client, ClientOptions};
 use fermata_command::{Failure, exit};
 use fermata_proto::lock_admin_client::LockAdminClient;
 use fermata_proto::lock_service_client::LockServiceClient;
@@ -15,11 +16,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 use uuid::Uuid;
 
-use super::connect::{ConnectError, channel};
+use super::connect::{ConnectError, Connection, connection};
 
 /// How long a call may take that does not wait for a lock.
 const CALL: Duration = Duration::from_secs(30);
@@ -105,7 +105,8 @@ pub(super) struct Replica {
     pub(super) endpoint: String,
     /// Its UUID.
     pub(super) id: String,
-    channel: Channel,
+    connection: Connection,
+    options: ClientOptions,
 }
 
 fn wire(span: Duration) -> Option<WireSpan> {
@@ -119,11 +120,12 @@ fn in_time<T>(message: T, within: Duration) -> Request<T> {
 }
 
 impl Replica {
-    async fn connect(endpoint: &str) -> Result<Replica, ServiceError> {
+    async fn connect(endpoint: &str, options: &ClientOptions) -> Result<Replica, ServiceError> {
         let mut replica = Replica {
             endpoint: endpoint.to_owned(),
             id: String::new(),
-            channel: channel(endpoint).await?,
+            connection: connection(endpoint, options).await?,
+            options: options.clone(),
         };
         let ask = in_time(ListReplicasRequest::default(), CALL);
         let listed = replica.admin().list_replicas(ask).await;
@@ -135,15 +137,20 @@ impl Replica {
 
     /// Over a connection of its own.
     pub(super) async fn again(&self) -> Result<Replica, ServiceError> {
-        Replica::connect(&self.endpoint).await
+        Replica::connect(&self.endpoint, &self.options).await
     }
 
-    pub(super) fn locks(&self) -> LockServiceClient<Channel> {
-        LockServiceClient::new(self.channel.clone())
+    /// The library's client of this replica.
+    pub(super) fn client(&self) -> Result<Client, fermata_client::ConnectError> {
+        Client::connect_with([&self.endpoint], self.options.clone())
     }
 
-    fn admin(&self) -> LockAdminClient<Channel> {
-        LockAdminClient::new(self.channel.clone())
+    pub(super) fn locks(&self) -> LockServiceClient<Connection> {
+        LockServiceClient::new(self.connection.clone())
+    }
+
+    fn admin(&self) -> LockAdminClient<Connection> {
+        LockAdminClient::new(self.connection.clone())
     }
 
     pub(super) fn done<T>(
@@ -342,10 +349,13 @@ pub(super) struct Service {
 
 impl Service {
     /// Connects to each, once.
-    pub(super) async fn connect(endpoints: &[String]) -> Result<Service, ServiceError> {
+    pub(super) async fn connect(
+        endpoints: &[String],
+        options: &ClientOptions,
+    ) -> Result<Service, ServiceError> {
         let mut replicas: Vec<Replica> = Vec::new();
         for endpoint in endpoints {
-            let replica = Replica::connect(endpoint).await?;
+            let replica = Replica::connect(endpoint, options).await?;
             replicas.push(replica);
         }
         let Some(first) = replicas.first().cloned() else {

@@ -137,8 +137,12 @@ fn settings(settings: &Settings) -> String {
         0 => String::new(),
         ms => format!(", held for {}", span(ms)),
     };
+    let beside = match settings.sessions {
+        0 => String::new(),
+        many => format!("{} renewed beside them\n", counted(many, "session")),
+    };
     format!(
-        "{calls}\n{keys}{value}{held}, TTL {}, {} after a warm-up of {}\n{location}\n",
+        "{calls}\n{keys}{value}{held}, TTL {}, {} after a warm-up of {}\n{beside}{location}\n",
         span(settings.ttl_ms),
         span(settings.duration_ms),
         span(settings.warm_up_ms),
@@ -275,6 +279,7 @@ pub(super) mod tests {
                 zipf_skew: None,
                 near: None,
                 value_bytes: Some(64),
+                sessions: 0,
                 ttl_ms: 30_000,
                 hold_ms: 0,
                 warm_up_ms: 500,

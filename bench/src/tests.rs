@@ -9,6 +9,7 @@ use fermata::engine::{Engine, EngineOptions, NoPeers, Packing, REPLICA_TTL};
 use fermata::limits::Limits;
 use fermata::server::{Server, bind};
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use fermata_client::ClientOptions;
 use fermata_proto::{AcquireLockRequest, CreateLockRefRequest, LockState};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -94,6 +95,7 @@ fn plan(endpoints: Vec<String>) -> Plan {
     Plan {
         form: Form::Full,
         endpoints,
+        options: ClientOptions::default(),
         workers: vec![4],
         connections: None,
         pipeline: false,
@@ -105,6 +107,7 @@ fn plan(endpoints: Vec<String>) -> Plan {
         table: String::new(),
         call_within: Duration::from_secs(10),
         ttl: Duration::from_secs(30),
+        sessions: 0,
         hold: Duration::ZERO,
         value_bytes: 64,
         span: load::Span {
@@ -333,4 +336,32 @@ async fn errors_are_counted_and_make_a_run_unclean() {
     };
     assert_eq!((errors.phase, errors.code), ("create", "NOT_FOUND"));
     assert!(errors.count >= 4 && errors.message.contains("none"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_are_renewed_beside_the_sections_and_one_that_is_lost_is_an_error() {
+    let server = server().await;
+    let report = bench(&server, |plan| {
+        plan.keys = KeyChoice::Own;
+        plan.sessions = 3;
+        plan.ttl = Duration::from_secs(1);
+        plan.span.duration = Duration::from_millis(800);
+    })
+    .await;
+    assert!(report.clean, "{report:?}");
+    let renewals = report.runs[0]
+        .phases
+        .iter()
+        .find(|row| row.phase == "renew");
+    // Each a second time within two thirds of its TTL, and for the last time untimed.
+    assert!(renewals.is_some_and(|row| row.count >= 3), "{report:?}");
+    // A TTL that no server takes.
+    let report = bench(&server, |plan| {
+        plan.sessions = 1;
+        plan.ttl = Duration::from_secs(1_000_000);
+    })
+    .await;
+    assert!(!report.clean);
+    let errors = &report.runs[0].errors_by_code;
+    assert!(errors.iter().any(|row| row.phase == "renew"), "{errors:?}");
 }

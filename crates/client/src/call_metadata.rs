@@ -20,7 +20,7 @@ pub struct CallMetadata {
 
 impl CallMetadata {
     /// Puts it on a call.
-    pub(super) fn put_on<T>(&self, request: &mut Request<T>) {
+    pub fn put_on<T>(&self, request: &mut Request<T>) {
         self.put_zone(request);
         if let Some(token) = &self.token {
             token.put_on(request);

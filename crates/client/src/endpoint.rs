@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, UnixStream};
-use tonic::transport::{Endpoint, Uri};
-use tower::service_fn;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tower::{Service, service_fn};
 
 use super::connections::Connect;
 use super::error::ConnectError;
@@ -21,59 +21,121 @@ const SOCKET_URI: &str = "http://localhost:0";
 
 /// What makes connections to an endpoint.
 pub(super) fn connector(endpoint: &str, options: &ClientOptions) -> Result<Connect, ConnectError> {
-    let parsed = ParsedEndpoint::parse(endpoint)?;
-    let invalid = |why: &str| ConnectError::InvalidEndpoint {
-        endpoint: endpoint.to_owned(),
-        why: why.to_owned(),
-    };
-    let set = |endpoint: Endpoint| {
-        endpoint
+    let dialer = Dialer::new(endpoint, options)?;
+    Ok(Box::new(move || dialer.lazy()))
+}
+
+/// Makes connections to an endpoint, for who calls the generated clients itself.
+#[derive(Clone, Debug)]
+pub struct Dialer {
+    endpoint: Endpoint,
+    route: Route,
+}
+
+/// Over what a connection goes.
+#[derive(Clone, Debug)]
+enum Route {
+    Plain,
+    Tls(Tls),
+    Socket(PathBuf),
+}
+
+impl Dialer {
+    /// For `http://host:port`, `https://host:port` or `unix:/path`, as a [`Client`](crate::Client) with these options
+    /// connects. The token of the options is not sent: [`CallMetadata`](crate::CallMetadata) is.
+    pub fn new(endpoint: &str, options: &ClientOptions) -> Result<Dialer, ConnectError> {
+        let invalid = |why: &str| ConnectError::InvalidEndpoint {
+            endpoint: endpoint.to_owned(),
+            why: why.to_owned(),
+        };
+        let (parsed, route) = match ParsedEndpoint::parse(endpoint)? {
+            ParsedEndpoint::Plain(parsed) => {
+                let is_here = is_loopback(parsed.uri());
+                if options.tls.is_some() && !is_here {
+                    return Err(invalid(
+                        "it is not encrypted, though certificates are named: write https://",
+                    ));
+                }
+                if options.token.is_some() && !is_here {
+                    tracing::warn!(
+                        endpoint = %parsed.uri(),
+                        "the token goes over a connection that is not encrypted: whoever is on the way can take it"
+                    );
+                }
+                (parsed, Route::Plain)
+            }
+            ParsedEndpoint::Tls(parsed) => match options.tls.clone() {
+                Some(tls) => (parsed, Route::Tls(tls)),
+                None => {
+                    return Err(invalid(
+                        "https:// needs the CA that the certificate is signed by",
+                    ));
+                }
+            },
+            ParsedEndpoint::Socket(path) => {
+                (Endpoint::from_static(SOCKET_URI), Route::Socket(path))
+            }
+        };
+        let endpoint = parsed
             .connect_timeout(options.connect_timeout)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(options.ping_interval)
-            .keep_alive_timeout(options.ping_interval)
-    };
-    match parsed {
-        ParsedEndpoint::Plain(endpoint) => {
-            let is_here = is_loopback(endpoint.uri());
-            if options.tls.is_some() && !is_here {
-                return Err(invalid(
-                    "it is not encrypted, though certificates are named: write https://",
-                ));
-            }
-            if options.token.is_some() && !is_here {
-                tracing::warn!(
-                    endpoint = %endpoint.uri(),
-                    "the token goes over a connection that is not encrypted: whoever is on the way can take it"
-                );
-            }
-            let endpoint = set(endpoint);
-            Ok(Box::new(move || endpoint.connect_lazy()))
-        }
-        ParsedEndpoint::Tls(endpoint) => {
-            let Some(tls) = options.tls.clone() else {
-                return Err(invalid(
-                    "https:// needs the CA that the certificate is signed by",
-                ));
-            };
-            let endpoint = set(endpoint);
-            Ok(Box::new(move || {
-                let tls = tls.clone();
-                endpoint.connect_with_connector_lazy(service_fn(move |at| secured(tls.clone(), at)))
-            }))
-        }
-        ParsedEndpoint::Socket(path) => {
-            let endpoint = Endpoint::from_static(SOCKET_URI);
-            let endpoint = set(endpoint);
-            Ok(Box::new(move || {
-                let path = path.clone();
-                endpoint.connect_with_connector_lazy(service_fn(move |_: Uri| {
-                    let path = path.clone();
-                    async move { Ok::<_, io::Error>(TokioIo::new(UnixStream::connect(path).await?)) }
-                }))
-            }))
+            .keep_alive_timeout(options.ping_interval);
+        Ok(Dialer { endpoint, route })
+    }
+
+    /// The same with other settings of HTTP/2.
+    #[must_use]
+    pub fn set(self, set: impl FnOnce(Endpoint) -> Endpoint) -> Dialer {
+        let endpoint = set(self.endpoint);
+        Dialer { endpoint, ..self }
+    }
+
+    /// A connection that is made when it is first used.
+    pub fn lazy(&self) -> Channel {
+        match &self.route {
+            Route::Plain => self.endpoint.connect_lazy(),
+            Route::Tls(tls) => self
+                .endpoint
+                .connect_with_connector_lazy(secured_by(tls.clone())),
+            Route::Socket(path) => self
+                .endpoint
+                .connect_with_connector_lazy(at_socket(path.clone())),
         }
     }
+
+    /// A connection that is made now.
+    pub async fn connect(&self) -> Result<Channel, tonic::transport::Error> {
+        match &self.route {
+            Route::Plain => self.endpoint.connect().await,
+            Route::Tls(tls) => {
+                let connector = secured_by(tls.clone());
+                self.endpoint.connect_with_connector(connector).await
+            }
+            Route::Socket(path) => {
+                let connector = at_socket(path.clone());
+                self.endpoint.connect_with_connector(connector).await
+            }
+        }
+    }
+}
+
+type SecuredStream = TokioIo<tokio_rustls::client::TlsStream<TcpStream>>;
+
+fn secured_by(
+    tls: Tls,
+) -> impl Service<Uri, Response = SecuredStream, Error = io::Error, Future = impl Send> + Send {
+    service_fn(move |at| secured(tls.clone(), at))
+}
+
+fn at_socket(
+    path: PathBuf,
+) -> impl Service<Uri, Response = TokioIo<UnixStream>, Error = io::Error, Future = impl Send> + Send
+{
+    service_fn(move |_: Uri| {
+        let path = path.clone();
+        async move { Ok(TokioIo::new(UnixStream::connect(path).await?)) }
+    })
 }
 
 fn is_loopback(uri: &Uri) -> bool {
@@ -83,10 +145,7 @@ fn is_loopback(uri: &Uri) -> bool {
     host == "localhost" || address.is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
-async fn secured(
-    tls: Tls,
-    at: Uri,
-) -> io::Result<TokioIo<tokio_rustls::client::TlsStream<TcpStream>>> {
+async fn secured(tls: Tls, at: Uri) -> io::Result<SecuredStream> {
     let host = at.host().unwrap_or_default();
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let plain = TcpStream::connect((host, at.port_u16().unwrap_or_default())).await?;
@@ -95,19 +154,16 @@ async fn secured(
 }
 
 /// An endpoint, parsed.
-#[derive(Clone, Debug)]
-pub enum ParsedEndpoint {
-    /// Over TCP.
+enum ParsedEndpoint {
     Plain(Endpoint),
-    /// Over TCP with TLS, which whoever connects adds.
+    /// TLS is added by whoever connects.
     Tls(Endpoint),
-    /// A Unix socket.
     Socket(PathBuf),
 }
 
 impl ParsedEndpoint {
-    /// `http://host:port`, `https://host:port` or `unix:/path`; `http://` may be left out.
-    pub fn parse(endpoint: &str) -> Result<ParsedEndpoint, ConnectError> {
+    /// `http://` may be left out.
+    fn parse(endpoint: &str) -> Result<ParsedEndpoint, ConnectError> {
         let invalid = |why: String| ConnectError::InvalidEndpoint {
             endpoint: endpoint.to_owned(),
             why,

@@ -91,7 +91,7 @@ pub use answer::{Acquired, Created, LockStatus, Mutation, Renewed, Value};
 pub use call_metadata::CallMetadata;
 pub use clock::{BootClock, Clock, Moment};
 pub use connect::Client;
-pub use endpoint::ParsedEndpoint;
+pub use endpoint::Dialer;
 pub use entry::QueueEntry;
 pub use error::{
     CallError, ConnectError, CreateError, CriticalError, LockError, ReleaseError, SessionError,

@@ -138,13 +138,19 @@ impl Remote {
 
     /// A client for these that says nothing by itself, for who draws on the terminal. What is not given is as in
     /// `options`.
-    pub fn quiet_client(&self, mut options: ClientOptions) -> Result<Client, Failure> {
+    pub fn quiet_client(&self, options: ClientOptions) -> Result<Client, Failure> {
+        let options = self.client_options(options)?;
+        Ok(Client::connect_with(self.endpoints(), options)?)
+    }
+
+    /// How a client for these connects. What is not given is as in `options`.
+    pub fn client_options(&self, mut options: ClientOptions) -> Result<ClientOptions, Failure> {
         if let Some(timeout) = self.timeout() {
             options.timeout = timeout;
         }
         options.token = self.token()?;
         options.tls = self.tls()?;
-        Ok(Client::connect_with(self.endpoints(), options)?)
+        Ok(options)
     }
 
     /// The variables for the files that were named as options: for a command that is to reach the same service.
