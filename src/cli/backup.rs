@@ -195,6 +195,7 @@ fn print(format: Format, summary: &BackupSummary, fence_floor: Option<u64>) -> R
         entries,
         values,
         sessions,
+        damaged,
         ..
     } = summary;
     match format {
@@ -203,12 +204,18 @@ fn print(format: Format, summary: &BackupSummary, fence_floor: Option<u64>) -> R
             "entries": entries,
             "values": values,
             "sessions": sessions,
+            "damaged": damaged,
             "fence_floor": fence_floor,
         }))?,
         Format::Text => {
             let mut text = format!(
                 "{keys} keys, {entries} live entries, {values} values, {sessions} sessions\n"
             );
+            if *damaged > 0 {
+                text.push_str(&format!(
+                    "{damaged} keys cannot be understood; they are in it as they are\n"
+                ));
+            }
             if let Some(floor) = fence_floor {
                 text.push_str(&format!("fencing tokens go on above {floor}\n"));
             }

@@ -9,6 +9,7 @@ mod chance;
 mod diff;
 pub mod embedded;
 mod ends;
+mod floor;
 
 use std::fmt;
 use std::sync::Arc;

@@ -193,7 +193,20 @@ impl Unbegun {
 
     /// Takes out those that came before this, and do not wait for a lock for as long as their caller likes. Their numbers.
     pub fn take_late(&mut self, before: Instant) -> Vec<u64> {
-        let mut late = Vec::new();
+        self.take_out(|waiting| waiting.received < before && !waits(&waiting.call))
+    }
+
+    /// Takes one out; whether it was there.
+    pub fn remove(&mut self, call_id: u64) -> bool {
+        self.has(call_id)
+            && !self
+                .take_out(|waiting| waiting.call.call_id == call_id)
+                .is_empty()
+    }
+
+    /// Takes out those of which this is so. Their numbers.
+    fn take_out(&mut self, goes: impl Fn(&Waiting) -> bool) -> Vec<u64> {
+        let mut gone = Vec::new();
         for queue in [
             &mut self.renewals,
             &mut self.reads,
@@ -202,42 +215,16 @@ impl Unbegun {
             &mut self.others,
         ] {
             queue.retain(|(_, waiting)| {
-                let is_late = waiting.received < before && !waits(&waiting.call);
-                if is_late {
-                    late.push(waiting.call.call_id);
+                let goes = goes(waiting);
+                if goes {
+                    gone.push(waiting.call.call_id);
+                    self.ids.remove(&waiting.call.call_id);
                     self.bytes -= waiting.bytes;
                 }
-                !is_late
+                !goes
             });
         }
-        for call_id in &late {
-            self.ids.remove(call_id);
-        }
-        late
-    }
-
-    /// Takes one out; whether it was there.
-    pub fn remove(&mut self, call_id: u64) -> bool {
-        if !self.ids.remove(&call_id) {
-            return false;
-        }
-        let mut bytes = 0;
-        let mut keeps = |waiting: &Waiting| {
-            let keeps = waiting.call.call_id != call_id;
-            bytes += if keeps { 0 } else { waiting.bytes };
-            keeps
-        };
-        for queue in [
-            &mut self.renewals,
-            &mut self.reads,
-            &mut self.unlocked,
-            &mut self.begins,
-            &mut self.others,
-        ] {
-            queue.retain(|(_, waiting)| keeps(waiting));
-        }
-        self.bytes -= bytes;
-        true
+        gone
     }
 }
 

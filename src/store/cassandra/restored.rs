@@ -8,11 +8,9 @@ use tokio::time::sleep;
 use super::schema::FENCE_PART;
 use super::statements::Cql;
 use super::{CassandraOpenError, CassandraStore};
+use crate::store::floor::fence_floor;
 use crate::store::{ClusterStore as _, Life, ReplicaRow, StoreError};
 
-/// How far above the clock fences may have been when the tables were lost: 70 minutes, and a minute by which clocks may differ,
-/// with some to spare.
-const AHEAD_US: u64 = 2 * 60 * 60 * 1_000_000;
 /// How far above the clock a floor may be asked for: tokens are refused beyond that.
 const ABOVE_US_MAX: u64 = 2 * 24 * 60 * 60 * 1_000_000;
 /// A replica that lives writes a heartbeat within this.
@@ -55,9 +53,7 @@ pub async fn restored(options: CassandraOptions, above: Option<u64>) -> Result<u
         return Err(RestoredError::TooHigh { above, now_us });
     }
     // Fences ran ahead of a floor as they do of a clock.
-    let used = now_us.max(store.fence_floor_of_keyspace().await?);
-    let floor = used.saturating_add(AHEAD_US);
-    let floor = floor.max(above.unwrap_or(0).saturating_add(1));
+    let floor = fence_floor(now_us, store.fence_floor_of_keyspace().await?, above);
     let number = i64::try_from(floor).map_err(|_| RestoredError::TooHigh {
         above: floor,
         now_us,

@@ -23,6 +23,7 @@ use super::isolate::isolated;
 use super::record::LockRow;
 use super::rows::{COMMITS, FENCE_FLOOR, META, RowKind};
 use super::{EmbeddedOpenError, EmbeddedOptions, EmbeddedStore};
+use crate::store::floor::fence_floor;
 use crate::store::{BackupStore, StoreError};
 
 /// How many chunks may wait to be taken, and how often it is looked whether one was.
@@ -30,9 +31,6 @@ const CHUNKS_MAX: usize = 4;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How much a commit of a restore has, in bytes.
 const COMMIT_BYTES: usize = 8 * 1024 * 1024;
-/// How far above the clock, and above its floor, a store may have given out fences when it was lost: 70 minutes, and another one
-/// for a clock that was wrong.
-const AHEAD_US: u64 = 2 * 60 * 60 * 1_000_000;
 /// How far above the clock a floor may be asked for: a year. What is further is no number of microseconds.
 const ABOVE_US_MAX: u64 = 365 * 24 * 60 * 60 * 1_000_000;
 /// A part that is not taken within this ends a backup: what it keeps of the file grows with all that is written meanwhile.
@@ -147,10 +145,8 @@ pub fn restore(
                 .map_err(|e| EmbeddedOpenError::io(path, e))?,
         )?;
         let filled = fill(&medium, path, file, &mut reader, |summary| {
-            let used = now_us.max(summary.fence_end).max(head.fence_floor);
-            let floor = used.saturating_add(AHEAD_US);
-            let floor = floor.max(above.unwrap_or(0).saturating_add(1));
-            (head.commits, floor)
+            let used = summary.fence_end.max(head.fence_floor);
+            (head.commits, fence_floor(now_us, used, above))
         })?;
         let is_whole = filled.is_ok();
         restored = Some(filled);
