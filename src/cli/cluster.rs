@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use fermata_cassandra::{
     CassandraOptions, CassandraTls, ClientCertificate, Credentials, Keyspace, Majority,
 };
@@ -19,7 +20,8 @@ const PASSWORD_VARIABLE: &str = "FERMATA_CASSANDRA_PASSWORD";
 #[command(next_help_heading = "Settings")]
 pub struct SettingsFile {
     /// Read settings from this TOML file (none is read unless it is named)
-    #[arg(long, value_name = "FILE", env = "FERMATA_CONFIG")]
+    #[arg(long, value_name = "FILE", env = "FERMATA_CONFIG",
+          value_parser = OsStringValueParser::new().map(PathBuf::from))]
     config: Option<PathBuf>,
 }
 

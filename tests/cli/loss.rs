@@ -81,6 +81,26 @@ fn what_a_command_left_behind_is_stopped_as_well() {
 }
 
 #[test]
+fn with_what_is_set_by_default_a_command_outlives_a_server_that_is_away_for_seconds() {
+    let mut world = World::new();
+    let mut locked =
+        world.start_shell("exec fermata lock k -- sh -c 'echo $$; read line; echo out'");
+    let shell = locked.line();
+    // As long as a pod takes to be made again, or so.
+    world.kill_server();
+    std::thread::sleep(Duration::from_secs(12));
+    assert!(lives(&shell), "stopped while the server was away");
+    world.start_server();
+    until(|| world.run(&["health"]).status.success());
+    world.await_queue("k", (1, 0));
+    locked.say("go on");
+    assert_eq!(locked.line(), "out");
+    let (ended, said) = locked.end();
+    assert_eq!(ended.code(), Some(0), "{said}");
+    assert_eq!(world.queue("k"), (0, 0));
+}
+
+#[test]
 fn with_a_disconnect_grace_a_command_goes_on_while_the_server_answers_and_no_longer() {
     let mut world = World::new();
     let script = "trap '' TERM; echo $$; while :; do sleep 0.05; done";
@@ -102,7 +122,7 @@ fn with_a_disconnect_grace_a_command_goes_on_while_the_server_answers_and_no_lon
     let away = Instant::now();
     let (ended, said) = locked.end();
     assert_eq!(ended.code(), Some(70), "{said}");
-    // Long before its TTL, which is 30 s.
+    // Long before its TTL, which is a minute.
     assert!(
         away.elapsed() < Duration::from_secs(2) + Duration::from_secs(1),
         "{:?}",

@@ -256,6 +256,18 @@ async fn listings_take_turns() {
     };
     let refused = timeout(Duration::from_secs(30), refused).await.unwrap();
     assert_eq!(refused.code(), Code::ResourceExhausted);
+    // The others that may go over much wait for the same turn.
+    let describe = DescribeLockRequest {
+        key: "a".to_owned(),
+        ..Default::default()
+    };
+    let refused = second
+        .describe_lock(in_ms(describe, 200))
+        .await
+        .unwrap_err();
+    let details = refused.get_error_details();
+    let limit = details.error_info().unwrap().metadata.get("limit").cloned();
+    assert_eq!(limit.as_deref(), Some("limits.listings_max"), "{refused:?}");
     world.store.send_replace(Mode::Works);
     hangs.await.unwrap().unwrap();
     second

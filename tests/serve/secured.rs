@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fermata::access::NewToken;
-use fermata_client::{Client, ClientOptions, LockRequest, Tls, Token};
+use fermata_client::{CallMetadata, Client, ClientOptions, Dialer, LockRequest, Tls, Token};
+use fermata_proto::lock_service_client::LockServiceClient;
+use fermata_proto::{LockState, WatchLockRequest};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -233,6 +235,98 @@ async fn clients_are_known_by_token_certificate_or_socket_and_by_nothing_else() 
     let plain = server.endpoint.replace("https", "http");
     let plain = Client::connect_with([&plain], quick).unwrap();
     assert!(plain.list_tables().await.is_err());
+}
+
+#[test]
+fn the_benchmark_measures_a_server_that_knows_its_clients() {
+    let authority = Authority::named("ours");
+    let billing = token("billing");
+    let server = Server::start(Files::new(&authority, &[&billing], EVERYTHING));
+    let token_file = server.files.path("token");
+    replace(&token_file, &billing.token);
+    let bench = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fermata"));
+        command.arg("bench").args(args);
+        command.args(["--endpoint", &server.endpoint]);
+        command.arg("--ca").arg(authority.file());
+        command.output().unwrap()
+    };
+    let short = ["--workers", "2", "--duration", "300ms", "--warm-up", "0s"];
+    for form in [
+        &["section", "--pipeline"][..],
+        &["section", "--sessions", "2"],
+        &["lock"],
+    ] {
+        let known = [
+            form,
+            &short,
+            &["--token-file", token_file.to_str().unwrap()],
+        ]
+        .concat();
+        let measured = bench(&known);
+        assert!(measured.status.success(), "{form:?}: {measured:?}");
+    }
+    let waiters = [
+        "waiters",
+        "--waiters",
+        "2",
+        "--duration",
+        "300ms",
+        "--warm-up",
+        "0s",
+    ];
+    let known = [
+        &waiters[..],
+        &["--token-file", token_file.to_str().unwrap()],
+    ]
+    .concat();
+    let measured = bench(&known);
+    assert!(measured.status.success(), "{measured:?}");
+    let nobody = bench(&[&["lock"][..], &short].concat());
+    assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
+    let said = String::from_utf8_lossy(&nobody.stdout).into_owned();
+    assert!(said.contains("UNAUTHENTICATED"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_outlives_the_certificates_that_it_was_made_with() {
+    let (first, second) = (Authority::named("first"), Authority::named("second"));
+    let billing = token("billing");
+    let server = Server::start(Files::new(&first, &[&billing], EVERYTHING));
+    let options = ClientOptions {
+        token: Some(Token::from_text(&billing.token).unwrap()),
+        ..trusting(&first.file())
+    };
+    let client = server.client(options.clone());
+    let guard = client.lock(LockRequest::new("k")).await.unwrap();
+    // One connection, which is not made again: a stream ends with it.
+    let dialer = Dialer::new(&server.endpoint, &options).unwrap();
+    let mut watcher = LockServiceClient::new(dialer.connect().await.unwrap());
+    let metadata = CallMetadata {
+        token: options.token.clone(),
+        ..CallMetadata::default()
+    };
+    let mut ask = tonic::Request::new(WatchLockRequest {
+        lock_ref: guard.lock_ref(),
+    });
+    metadata.put_on(&mut ask);
+    let mut watch = watcher.watch_lock(ask).await.unwrap().into_inner();
+    let held = watch.message().await.unwrap().unwrap();
+    assert_eq!(held.state(), LockState::Held);
+    for authority in [&second, &first, &second] {
+        server.files.certify(authority);
+        let waited = Instant::now();
+        while !server.is_reached_by(&authority.file(), &billing).await {
+            assert!(waited.elapsed() < PATIENCE, "{}", server.log());
+        }
+    }
+    guard.release().await.unwrap();
+    loop {
+        let message = watch.message().await.unwrap().unwrap();
+        if message.state() == LockState::Lost {
+            break;
+        }
+    }
 }
 
 /// Sections of one worker, on a counter of its own key.

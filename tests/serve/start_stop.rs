@@ -38,7 +38,11 @@ impl Running {
     fn start(data: &Path, more: &[&str]) -> Running {
         let data = data.to_str().unwrap();
         let args = [&["--listen", "127.0.0.1:0", "--data-dir", data], more].concat();
-        let mut child = serve(&args).spawn().unwrap();
+        Running::of(serve(&args))
+    }
+
+    fn of(mut command: Command) -> Running {
+        let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let greeting = lines.by_ref().take(5).map(Result::unwrap).collect();
         Running { child, greeting }
@@ -218,6 +222,67 @@ async fn a_connection_that_says_nothing_is_cut_off_after_the_grace() {
     assert_eq!(status.code(), Some(0));
     // Whatever the server said before, there is no more.
     let _ = silent.read(&mut [0; 256]);
+}
+
+#[tokio::test]
+async fn a_signal_that_it_was_started_to_ignore_ends_nothing_and_a_hangup_never_does() {
+    let data = tempfile::tempdir().unwrap();
+    for ignored in [&[Signal::SIGINT][..], &[]] {
+        let args = [
+            "--listen",
+            "127.0.0.1:0",
+            "--data-dir",
+            data.path().to_str().unwrap(),
+        ];
+        let mut command = serve(&args);
+        if !ignored.is_empty() {
+            // As a shell does it for what it starts with `&`.
+            command = Command::new("sh");
+            command.args(["-c", r#"trap '' INT; exec "$@""#, "sh"]);
+            command
+                .args([env!("CARGO_BIN_EXE_fermata"), "serve"])
+                .args(args);
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null());
+        }
+        let mut running = Running::of(command);
+        for signal in ignored.iter().chain(&[Signal::SIGHUP]) {
+            running.signal(*signal);
+        }
+        // It still serves.
+        let call = running.waiting_call().await;
+        assert!(running.child.try_wait().unwrap().is_none(), "{ignored:?}");
+        running.signal(Signal::SIGTERM);
+        let status = running.ended_within(Duration::from_secs(5)).await;
+        assert_eq!(status.code(), Some(0), "{ignored:?}");
+        call.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_variable_that_lacks_a_part_of_its_prefix_is_warned_of() {
+    let data = tempfile::tempdir().unwrap();
+    let args = [
+        "--listen",
+        "127.0.0.1:0",
+        "--data-dir",
+        data.path().to_str().unwrap(),
+    ];
+    let mut command = serve(&args);
+    command.env("FERMATA_LISTEN", "127.0.0.1:1");
+    let mut running = Running::of(command);
+    running.signal(Signal::SIGTERM);
+    running.ended_within(Duration::from_secs(5)).await;
+    let mut log = String::new();
+    let mut stderr = running.child.stderr.take().unwrap();
+    stderr.read_to_string(&mut log).unwrap();
+    let warning = log.lines().find(|line| line.contains("FERMATA_LISTEN"));
+    assert!(
+        warning.is_some_and(|line| line.contains("FERMATA_CFG_LISTEN")),
+        "{log}"
+    );
 }
 
 #[tokio::test]
