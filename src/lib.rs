@@ -6,10 +6,10 @@
 //! |---|---|---|
 //! | [`lock`] | what a lock is made of: keys, lockRefs, fences, how entries live and end | nothing of ours |
 //! | [`session`] | leases: when one has ended, and what time counts | nothing of ours |
-//! | [`key`] | one key at its home: the rules, and the machine that takes events and gives effects | `lock`, `session` |
+//! | [`key`] | one key at its home: the rules, and the machine that takes events and gives effects | `lock`, `session`, `shares` |
 //! | [`membership`] | the replicas: who is there, whether this one may answer, who is down | `lock`, `store` (the traits) |
 //! | [`store`] | the traits of what is durable, and the stores | `key` (the state), `lock` |
-//! | [`engine`] | runs the machines of keys; sessions, timers, start and stop of this replica | `key`, `membership`, `session`, `lock`, `store` (the traits) |
+//! | [`engine`] | runs the machines of keys; sessions, timers, start and stop of this replica | `key`, `membership`, `session`, `lock`, `shares`, `store` (the traits) |
 //! | [`access`] | who calls, and what that one may do | `lock` |
 //! | [`rpc`] | gRPC: parse, take a call to the home of its key, map errors | `engine`, `lock`, `access`, `shares` |
 //! | [`server`] | connections, health, reflection, the orderly end | `rpc`, `engine` |

@@ -14,12 +14,17 @@ pub fn share(max: usize) -> usize {
     (max / 100).max(1)
 }
 
+/// Whether what is left, where there are `max`, is for those who have little only.
+pub fn is_scarce(all: usize, max: usize) -> bool {
+    all >= max - max / 10
+}
+
 /// Whether one who has `have` of `all` that are in use may have one more, where there are `max`.
 pub fn admit(all: usize, have: usize, max: usize) -> Result<(), NoShare> {
     let share = share(max);
     match () {
         () if all >= max => Err(NoShare::Full),
-        () if all >= max - max / 10 && have >= share => Err(NoShare::ShareUsed),
+        () if is_scarce(all, max) && have >= share => Err(NoShare::ShareUsed),
         () => Ok(()),
     }
 }

@@ -450,6 +450,10 @@ impl EngineError {
                 what,
                 limit: limit as u64,
             },
+            KeyError::ShareUsed { what, share } => EngineError::ShareUsed {
+                what,
+                share: share as u64,
+            },
             KeyError::SeqUsedUp => {
                 EngineError::KeyUsedUp("this key has given out all its lockRefs".to_owned())
             }

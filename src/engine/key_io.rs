@@ -1,6 +1,9 @@
 //! What machines of keys want of the store.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
 
 use super::commits::Commits;
 use super::counters::Counters;
@@ -17,6 +20,22 @@ pub(super) struct KeyIo {
     keys: Arc<dyn KeyStore>,
     data: Arc<dyn DataStore>,
     counters: Arc<Counters>,
+    /// Bytes of values that the store was given and did not answer, and how many there may be. Whoever had them written may be
+    /// gone, and counts them no longer.
+    writing: AtomicU64,
+    writing_max: u64,
+}
+
+/// A value that the store was given, until this is dropped.
+struct Writing<'a> {
+    all: &'a AtomicU64,
+    bytes: u64,
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl KeyIo {
@@ -25,6 +44,7 @@ impl KeyIo {
         commits: Arc<Commits>,
         store: &Store,
         counters: Arc<Counters>,
+        writing_max: u64,
     ) -> Self {
         KeyIo {
             local,
@@ -32,7 +52,20 @@ impl KeyIo {
             keys: Arc::clone(&store.keys),
             data: Arc::clone(&store.data),
             counters,
+            writing: AtomicU64::new(0),
+            writing_max,
         }
+    }
+
+    /// Counts a value that is given to the store; `None` where too much is on its way.
+    fn begin_write(&self, bytes: usize) -> Option<Writing<'_>> {
+        let bytes = bytes as u64;
+        let before = self.writing.fetch_add(bytes, Ordering::Relaxed);
+        let writing = Writing {
+            all: &self.writing,
+            bytes,
+        };
+        (before.saturating_add(bytes) <= self.writing_max).then_some(writing)
     }
 
     /// The row of a key; with `settle`, once what was on its way to it is decided.
@@ -93,6 +126,21 @@ impl KeyIo {
             value: cell.value,
             timestamp: cell.timestamp,
         }))
+    }
+
+    /// Writes what a client wrote, unless too much is being written.
+    pub async fn write_within_bounds(&self, id: &KeyId, datum: Datum) -> WriteOutcome {
+        let bytes = datum.value.as_ref().map_or(0, Bytes::len);
+        match self.begin_write(bytes) {
+            Some(_writing) => self.write(id, datum).await,
+            None => WriteOutcome::NotStarted(
+                format!(
+                    "values of more than {} bytes (limits.bytes_in_flight_max) are being written: the store does not keep up",
+                    self.writing_max
+                )
+                .into(),
+            ),
+        }
     }
 
     pub async fn write(&self, id: &KeyId, datum: Datum) -> WriteOutcome {

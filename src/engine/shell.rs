@@ -252,9 +252,16 @@ impl KeyShell {
                 let cell = io.read(&id).await;
                 Event::DataRead { io: no, cell }
             }),
-            Effect::WriteData { io: no, datum } => {
+            Effect::WriteData {
+                io: no,
+                datum,
+                again,
+            } => {
                 self.begin(cell, slot, move |io, id| async move {
-                    let outcome = io.write(&id, datum).await;
+                    let outcome = match again {
+                        true => io.write(&id, datum).await,
+                        false => io.write_within_bounds(&id, datum).await,
+                    };
                     Event::DataWritten { io: no, outcome }
                 });
             }

@@ -367,7 +367,13 @@ impl EngineShared {
                 keys,
                 limits,
             );
-            let io = KeyIo::new(Arc::clone(&local), Arc::clone(&commits), store, counters());
+            let io = KeyIo::new(
+                Arc::clone(&local),
+                Arc::clone(&commits),
+                store,
+                counters(),
+                limits.bytes_in_flight_max,
+            );
             KeyShell {
                 local,
                 keys: Keys::new(limits.active_keys_max, counters()),

@@ -151,6 +151,11 @@ pub enum Refusal {
         /// The limit in force.
         entries_max: usize,
     },
+    /// Nine tenths of that are in use, and the identity of the new entry has its share of them.
+    QueueShareUsed {
+        /// How many each identity may have of the last tenth.
+        share: usize,
+    },
     /// The numbers of the key are used up.
     SeqUsedUp,
     /// No fence can be taken.

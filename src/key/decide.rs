@@ -7,6 +7,7 @@ use super::state::{Entry, Home, KeyState};
 use crate::lock::{
     CoreLimits, EndReason, EndedEntry, Fence, Lookup, ReplicaId, Seq, Tag, next_fence,
 };
+use crate::shares::{self, NoShare};
 
 /// What commands make of a state.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -189,6 +190,25 @@ impl Deciding<'_> {
         Ok(())
     }
 
+    /// Whether the queue has room for one more entry of this identity. Entries of nobody have no share: only a full queue
+    /// refuses them.
+    fn admit(&self, identity: &str) -> Result<(), Refusal> {
+        let entries_max = self.by.limits.entries_max;
+        let entries = &self.state.entries;
+        let of_same = |entry: &&Arc<Entry>| *entry.identity == *identity;
+        let counts = !identity.is_empty() && shares::is_scarce(entries.len(), entries_max);
+        let have = match counts {
+            true => entries.iter().filter(of_same).count(),
+            false => 0,
+        };
+        shares::admit(entries.len(), have, entries_max).map_err(|no_share| match no_share {
+            NoShare::Full => Refusal::QueueFull { entries_max },
+            NoShare::ShareUsed => Refusal::QueueShareUsed {
+                share: shares::share(entries_max),
+            },
+        })
+    }
+
     /// One entry a request (I5), at the end of the queue (I1).
     fn create(&mut self, new: &NewEntry) -> Result<Outcome, Refusal> {
         let same = |e: &&Arc<Entry>| e.tag == new.tag;
@@ -201,11 +221,7 @@ impl Deciding<'_> {
                 }),
             };
         }
-        if self.state.entries.len() >= self.by.limits.entries_max {
-            return Err(Refusal::QueueFull {
-                entries_max: self.by.limits.entries_max,
-            });
-        }
+        self.admit(&new.identity)?;
         let seq = self.state.next;
         if seq > Seq::LAST {
             return Err(Refusal::SeqUsedUp);

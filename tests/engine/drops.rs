@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fermata::engine::EngineError;
+use fermata::limits::Limits;
 use fermata::lock::EndedAs;
 
 use super::faulty::Fault;
@@ -169,4 +170,43 @@ async fn calls_that_are_dropped_anywhere_leave_no_entry_beyond_its_lease() {
         world.release(&held).await.unwrap();
         assert!(world.state(name).await.entries.is_empty());
     }
+}
+
+#[tokio::test]
+async fn what_is_being_written_is_bounded_also_where_its_callers_are_gone() {
+    let world = World::with(Limits {
+        bytes_in_flight_max: 10,
+        ..Limits::default()
+    })
+    .await;
+    let (one, other) = (world.create("one").await, world.create("other").await);
+    world.store.hold_writes(true);
+    let gone = tokio::spawn({
+        let (engine, lock_ref) = (world.engine.clone(), one.lock_ref.clone());
+        async move { engine.critical_write(&lock_ref, put("12345678"), 0).await }
+    });
+    until("it is in flight", || async {
+        world.store.log().writes.len() == 1
+    })
+    .await;
+    gone.abort();
+    let refused = world.put(&other.lock_ref, "abc").await.unwrap_err();
+    let EngineError::Unavailable(why) = &refused else {
+        panic!("{refused:?}");
+    };
+    assert!(why.contains("limits.bytes_in_flight_max"), "{why}");
+    // What has room goes on.
+    let small = world.put(&other.lock_ref, "ab");
+    let (small, ()) = tokio::join!(small, async {
+        until("that is as well", || async {
+            world.store.log().writes.len() == 2
+        })
+        .await;
+        world.store.hold_writes(false);
+    });
+    small.unwrap();
+    until("it has room again", || async {
+        world.put(&other.lock_ref, "abcdefgh").await.is_ok()
+    })
+    .await;
 }

@@ -12,7 +12,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("lock", &[]),
     ("session", &["lock"]),
     // The rules of one key: no store, no socket, no task, no clock.
-    ("key", &["lock", "session"]),
+    ("key", &["lock", "session", "shares"]),
     ("membership", &["clock", "lock", "log_throttle", "store"]),
     ("limits", &["lock"]),
     ("access", &["lock"]),

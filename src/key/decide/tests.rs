@@ -136,6 +136,58 @@ fn a_request_id_finds_its_entry_again() {
 }
 
 #[test]
+fn one_identity_leaves_a_tenth_of_the_queue_to_others_but_nobodys_entries_do_not() {
+    let limits = CoreLimits {
+        entries_max: 300,
+        ..limits()
+    };
+    let by = Decider {
+        replica: replica(1),
+        now_us: Some(NOW),
+        limits: &limits,
+    };
+    let of = |identity: &'static str, tags: std::ops::Range<u128>| {
+        tags.map(move |n| match create(n) {
+            Command::Create(new) => Command::Create(NewEntry {
+                identity: identity.into(),
+                ..new
+            }),
+            other => other,
+        })
+        .collect::<Vec<_>>()
+    };
+    let made = |outcomes: &[Outcome]| {
+        let is_made = |outcome: &&Outcome| matches!(outcome, Outcome::Created { .. });
+        outcomes.iter().filter(is_made).count()
+    };
+    let first = KeyState::default();
+    let taken = decide(&first, &[take(None, 1)], by).state;
+
+    let greedy = decide(&taken, &of("greedy", 0..300), by);
+    assert_eq!(made(&greedy.outcomes), 270);
+    let share_used = Outcome::Refused(Refusal::QueueShareUsed { share: 3 });
+    assert_eq!(greedy.outcomes.last(), Some(&share_used));
+    // A repeated call makes no new entry.
+    let again = decide(&greedy.state, &of("greedy", 0..1), by).outcomes;
+    assert_eq!(made(&again), 1);
+
+    let others: Vec<_> = (0..10)
+        .flat_map(|n| {
+            let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+            of(names[n], 1_000 + n as u128 * 10..1_003 + n as u128 * 10)
+        })
+        .collect();
+    let full = decide(&greedy.state, &others, by);
+    assert_eq!(made(&full.outcomes), 30);
+    let refused = decide(&full.state, &of("late", 2_000..2_001), by).outcomes;
+    let queue_full = Refusal::QueueFull { entries_max: 300 };
+    assert_eq!(refused, [Outcome::Refused(queue_full)]);
+
+    let nobodys = decide(&taken, &of("", 0..301), by);
+    assert_eq!(made(&nobodys.outcomes), 300);
+}
+
+#[test]
 fn a_release_grants_the_next_one_above_all_that_was_written() {
     let (state, outcomes) = decided(&two_entries(), &[release(1, 1, WritesOfHolder::NONE)]);
     assert_eq!(outcomes, [Outcome::Released]);

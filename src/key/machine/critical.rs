@@ -85,7 +85,11 @@ impl Machine {
                 let datum = datum.clone();
                 serving.ios.push((io, Io::Put { critical, datum }));
             }
-            out.push(Effect::WriteData { io, datum });
+            out.push(Effect::WriteData {
+                io,
+                datum,
+                again: false,
+            });
         }
     }
 

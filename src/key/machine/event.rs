@@ -380,6 +380,13 @@ pub enum KeyError {
         /// What it is set to.
         limit: usize,
     },
+    /// Nine tenths of a limit are in use, and the identity that asks has its share of it.
+    ShareUsed {
+        /// Which, as in the settings.
+        what: &'static str,
+        /// How many each may have of the last tenth.
+        share: usize,
+    },
     /// The numbers of the key are used up.
     SeqUsedUp,
     /// No fence can be taken.
@@ -439,6 +446,8 @@ pub enum Effect {
         io: IoId,
         /// What, with its timestamp.
         datum: Datum,
+        /// It is what was read there, under a higher fence (I7), and not what a client writes.
+        again: bool,
     },
     /// Send [`Event::Resume`] after a pause, the longer the more tries there were.
     Pause {

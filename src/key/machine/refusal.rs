@@ -13,6 +13,10 @@ pub(super) fn refused(refusal: &Refusal) -> KeyError {
             what: "entries_per_key_max",
             limit: *entries_max,
         },
+        Refusal::QueueShareUsed { share } => KeyError::ShareUsed {
+            what: "entries_per_key_max",
+            share: *share,
+        },
         Refusal::SeqUsedUp => KeyError::SeqUsedUp,
         Refusal::Fence(error) => KeyError::Fence(*error),
         Refusal::ClockIsWrong => KeyError::ClockIsWrong,

@@ -56,7 +56,11 @@ impl Machine {
         let of = datum.clone();
         holder.phase = Phase::SyncWrite { io, datum: of };
         serving.ios.push((io, Io::SyncWrite { fence }));
-        out.push(Effect::WriteData { io, datum });
+        out.push(Effect::WriteData {
+            io,
+            datum,
+            again: true,
+        });
     }
 
     /// The pause of a sync has ended.

@@ -370,11 +370,6 @@ impl KeptBytes {
             self.bytes += more;
         }
     }
-
-    /// What it is, in bytes.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
 }
 
 impl Drop for KeptBytes {

@@ -237,3 +237,51 @@ impl Drop for Connection {
         self.shared.gone.notify_waiters();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> ShareOf {
+        ShareOf::Address([10, 0, 0, last].into())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_address_leaves_a_tenth_of_the_connections_to_others_and_its_idle_ones_make_room() {
+        let accounts = Accounts::new(AccountLimits {
+            connections_max: 100,
+            connection_bytes_max: 1 << 30,
+            bytes_max: 1 << 30,
+            window_bytes: 0,
+            answer_max: Duration::from_secs(1),
+        });
+        let mut greedy = Vec::new();
+        while let Some(connection) = accounts.admit(address(1)).await {
+            // In use, so that it makes no room.
+            let call = connection.account().begin(0);
+            greedy.push((connection, call));
+        }
+        assert_eq!(greedy.len(), 90);
+        let mut others = Vec::new();
+        for other in 2..12 {
+            others.push(accounts.admit(address(other)).await.unwrap());
+        }
+        assert_eq!(accounts.held().connections, 100);
+        assert!(
+            accounts.admit(address(12)).await.is_none(),
+            "all are in use"
+        );
+        // The one that has most makes room, though one of another was idle for as long.
+        let (connection, call) = greedy.pop().unwrap();
+        drop(call);
+        tokio::time::advance(IDLE_MIN).await;
+        let account = Arc::clone(connection.account());
+        let gone = tokio::spawn(async move {
+            account.until_cut().await;
+            drop(connection);
+        });
+        assert!(accounts.admit(address(12)).await.is_some());
+        gone.await.unwrap();
+        assert!(others.iter().all(|other| !other.account().is_cut()));
+    }
+}

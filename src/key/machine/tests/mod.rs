@@ -303,7 +303,7 @@ pub fn is_swap(effect: &Effect) -> bool {
 /// The write among them.
 pub fn write(effects: &[Effect]) -> (IoId, Datum) {
     let write = |effect: &Effect| match effect {
-        Effect::WriteData { io, datum } => Some((*io, datum.clone())),
+        Effect::WriteData { io, datum, .. } => Some((*io, datum.clone())),
         _ => None,
     };
     effects.iter().find_map(write).unwrap()
