@@ -10,6 +10,7 @@ use super::shell::KeyShell;
 use super::slot::{CallResult, KeyCell, Listener};
 use crate::key::machine::{Answer, Call, CallError, CallId, EntryStatus, Event, KeyError};
 use crate::lock::{Fence, KeyId, Seq, Tag};
+use crate::shares::NoShare;
 
 /// A call that was handed in. Dropping it tells the machine that nobody waits for it any longer; what it began goes on.
 pub(super) struct Asking {
@@ -117,6 +118,31 @@ impl KeyShell {
                 what: "active_keys_max",
                 limit: self.keys.keys_max() as u64,
             })
+    }
+
+    /// Whether an entry may be made of a key, whose share it is of.
+    pub fn admit(&self, id: &KeyId, share_of: &Arc<str>) -> Result<(), EngineError> {
+        let what = "active_keys_max";
+        self.keys
+            .admit(id, share_of)
+            .map_err(|no_share| match no_share {
+                NoShare::Full => EngineError::Exhausted {
+                    what,
+                    limit: self.keys.keys_max() as u64,
+                },
+                NoShare::ShareUsed => EngineError::ShareUsed {
+                    what,
+                    share: self.keys.share() as u64,
+                },
+            })
+    }
+
+    /// Whose share an entry is of that is about to be made, and that has no identity.
+    pub fn note_maker(&self, id: &Arc<KeyId>, share_of: &Arc<str>) -> Result<(), EngineError> {
+        if !share_of.is_empty() {
+            self.cell(id)?.slot().made_by = Some(Arc::clone(share_of));
+        }
+        Ok(())
     }
 
     /// Hands a call in. `waits_for`: the entry that it keeps alive.

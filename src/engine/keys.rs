@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::counters::Counters;
-use super::slot::KeyCell;
+use super::key_shares::KeyShares;
+use super::slot::{KeyCell, Slot};
 use crate::lock::KeyId;
+use crate::shares::{self, NoShare};
 
 const SHARDS_MIN: usize = 64;
 const SHARDS_MAX: usize = 1 << 16;
@@ -39,6 +41,7 @@ pub(super) struct Keys {
     packed_at: AtomicUsize,
     /// All keys were found in use: until then it is not looked for room again. In microseconds, by CLOCK_BOOTTIME.
     full_until_us: AtomicU64,
+    shares: KeyShares,
     counters: Arc<Counters>,
 }
 
@@ -54,6 +57,7 @@ impl Keys {
             looked_at: AtomicUsize::new(0),
             packed_at: AtomicUsize::new(0),
             full_until_us: AtomicU64::new(0),
+            shares: KeyShares::new(most),
             counters,
         }
     }
@@ -68,6 +72,24 @@ impl Keys {
     /// How many keys there may be.
     pub fn keys_max(&self) -> usize {
         self.most
+    }
+
+    /// What each client may have of the last tenth of them.
+    pub fn share(&self) -> usize {
+        shares::share(self.most)
+    }
+
+    /// Whether whom this names may have an entry of a key that has none; of one that has some it may.
+    pub fn admit(&self, id: &KeyId, who: &Arc<str>) -> Result<(), NoShare> {
+        match self.find(id) {
+            Some(cell) if cell.owner().is_some() => Ok(()),
+            _ => self.shares.admit(who),
+        }
+    }
+
+    /// As [`Slot::note_owner`].
+    pub fn note_owner(&self, cell: &KeyCell, slot: &mut Slot) {
+        slot.note_owner(cell, &self.shares);
     }
 
     /// How many keys are known.
@@ -138,6 +160,7 @@ impl Keys {
                 return false;
             }
             slot.removed = true;
+            self.note_owner(cell, &mut slot);
         }
         shard.remove(&id);
         self.count.fetch_sub(1, Ordering::Relaxed);
@@ -165,6 +188,7 @@ impl Keys {
                 return;
             }
             slot.removed = true;
+            self.note_owner(cell, &mut slot);
         }
         shard.remove(&cell.id);
         self.count.fetch_sub(1, Ordering::Relaxed);

@@ -16,6 +16,7 @@ mod following;
 mod given;
 mod hand_over;
 mod key_io;
+mod key_shares;
 mod keys;
 mod local;
 mod lost;

@@ -199,6 +199,7 @@ impl KeyShell {
         }
         let now = self.local.clock.boot();
         slot.note_home(now);
+        self.keys.note_owner(cell, slot);
         if !slot.removed {
             self.values.note(cell, slot);
         }

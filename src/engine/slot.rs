@@ -4,12 +4,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use prost::Message;
 use tokio::sync::{oneshot, watch};
 
+use super::key_shares::{KeyShares, Owner};
 use super::remembered::RememberedValue;
 use super::sessions::OpenCall;
 use super::time::{AlarmAt, nanos};
@@ -91,11 +93,17 @@ pub(super) struct Slot {
     pub users: Users,
     /// It stands among those that are looked at for room.
     pub is_queued: bool,
+    /// The entry that was first when it was noted whose the key is.
+    pub first: Option<Seq>,
+    /// Whose share an entry is of that is about to be made, where the entry itself does not say.
+    pub made_by: Option<Arc<str>>,
 }
 
 /// One key.
 pub(super) struct KeyCell {
     pub id: Arc<KeyId>,
+    /// Whose it is while it has live entries here; 0: it has none. Changed by whoever has the slot.
+    owner: AtomicU32,
     state: Mutex<CellState>,
 }
 
@@ -110,8 +118,14 @@ impl KeyCell {
     pub fn new(id: Arc<KeyId>) -> Self {
         KeyCell {
             id,
+            owner: AtomicU32::new(0),
             state: Mutex::new(CellState::InUse(Box::new(Slot::new()))),
         }
+    }
+
+    /// Whose it is, where it has live entries here.
+    pub fn owner(&self) -> Option<Owner> {
+        Owner::new(self.owner.load(Ordering::Relaxed))
     }
 
     /// The slot, unless somebody has it now.
@@ -325,6 +339,36 @@ impl Slot {
             value: None,
             users: Users::default(),
             is_queued: false,
+            first: None,
+            made_by: None,
+        }
+    }
+
+    /// Notes whose the key is: of the identity whose live entry is first. One without an identity leaves it with whom it was of
+    /// before, or gives it to who made it.
+    pub fn note_owner(&mut self, cell: &KeyCell, shares: &KeyShares) {
+        let state = self.machine.state().filter(|_| !self.removed);
+        let first = state.and_then(|state| state.entries.front());
+        let seq = first.map(|first| first.seq);
+        if seq == self.first && first.is_some() == cell.owner().is_some() {
+            return;
+        }
+        let owner = match first {
+            None => None,
+            Some(first) if first.identity.is_empty() => match (cell.owner(), &self.made_by) {
+                (Some(_), _) => {
+                    self.first = seq;
+                    return;
+                }
+                (None, made_by) => shares.add(made_by.as_deref().unwrap_or_default()),
+            },
+            Some(first) => shares.add(&first.identity),
+        };
+        self.first = seq;
+        self.made_by = None;
+        let number = owner.map_or(0, Owner::get);
+        if let Some(before) = Owner::new(cell.owner.swap(number, Ordering::Relaxed)) {
+            shares.remove(before);
         }
     }
 

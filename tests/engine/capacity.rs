@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fermata::engine::{EngineError, KeyFilter};
+use fermata::engine::{CreateCall, EngineError, KeyFilter};
 use fermata::limits::Limits;
 use fermata::lock::Key;
 
@@ -74,6 +74,92 @@ async fn a_key_for_which_there_is_no_room_is_refused_and_those_in_use_stay() {
         .await
         .unwrap();
     assert_eq!(read.bytes.unwrap(), "1");
+}
+
+fn call_by((identity, share_of): (&str, &str), id: &str) -> CreateCall {
+    CreateCall {
+        share_of: share_of.into(),
+        identity: identity.to_owned(),
+        ..call(id, 30_000)
+    }
+}
+
+const SHARE_USED: EngineError = EngineError::ShareUsed {
+    what: "active_keys_max",
+    share: 1,
+};
+
+#[tokio::test]
+async fn one_client_leaves_a_tenth_of_the_keys_to_others_also_after_a_restart() {
+    let greedy = ("greedy", "greedy");
+    let world = of(20).await;
+    let create =
+        async |world: &World, who, id: &str| soon(world.engine.create(call_by(who, id))).await;
+    // Keys that nobody locks are nobody's.
+    for n in 0..40 {
+        let used = create(&world, greedy, &format!("used {n}")).await.unwrap();
+        world.release(&used.lock_ref).await.unwrap();
+    }
+    let mut held = Vec::new();
+    for n in 0..18 {
+        let created = create(&world, greedy, &format!("k{n}")).await;
+        held.push(created.unwrap().lock_ref);
+    }
+    assert_eq!(
+        create(&world, greedy, "more").await.unwrap_err(),
+        SHARE_USED
+    );
+    // A queue that is there already takes no more room.
+    create(&world, greedy, "k0").await.unwrap();
+
+    let limits = Limits {
+        active_keys_max: 20,
+        ..Limits::default()
+    };
+    let world = world.restart_at_once(limits, |_| ()).await;
+    until("all are taken over", || async {
+        world.engine.counts().active_keys == 18
+    })
+    .await;
+    assert_eq!(
+        create(&world, greedy, "again").await.unwrap_err(),
+        SHARE_USED
+    );
+    for who in ["one", "two"] {
+        create(&world, (who, who), who).await.unwrap();
+    }
+    let full = EngineError::Exhausted {
+        what: "active_keys_max",
+        limit: 20,
+    };
+    let three = ("three", "three");
+    assert_eq!(create(&world, three, "three").await.unwrap_err(), full);
+    world.release(&held[5]).await.unwrap();
+    assert_eq!(
+        create(&world, greedy, "once more").await.unwrap_err(),
+        SHARE_USED
+    );
+    create(&world, three, "three").await.unwrap();
+}
+
+#[tokio::test]
+async fn without_identities_one_address_leaves_a_tenth_of_the_keys_to_others() {
+    let world = of(20).await;
+    let create =
+        async |address, id: &str| soon(world.engine.create(call_by(("", address), id))).await;
+    let mut held = Vec::new();
+    for n in 0..18 {
+        let id = format!("k{n}");
+        held.push(create("10.0.0.1", &id).await.unwrap().lock_ref);
+        // Whoever comes later to a key has it from there on, and it stays whose it was.
+        create("10.0.0.2", &id).await.unwrap();
+    }
+    for lock_ref in held {
+        world.release(&lock_ref).await.unwrap();
+    }
+    assert_eq!(create("10.0.0.1", "more").await.unwrap_err(), SHARE_USED);
+    create("10.0.0.2", "more").await.unwrap();
+    assert_eq!(create("10.0.0.2", "again").await.unwrap_err(), SHARE_USED);
 }
 
 #[tokio::test]

@@ -1,0 +1,149 @@
+//! Whose the keys are that have live entries here, so that one client cannot use all the room there is for them: the last
+//! tenth is for those who have less than a hundredth. What nobody uses is not counted: it makes room.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::shares::{self, NoShare};
+
+/// One who has keys, for as long as it has any.
+pub(super) type Owner = NonZeroU32;
+
+/// How many keys each has.
+#[derive(Debug)]
+pub(super) struct KeyShares {
+    most: usize,
+    inner: Mutex<Owners>,
+}
+
+#[derive(Debug, Default)]
+struct Owners {
+    numbers: HashMap<Arc<str>, Owner>,
+    have: HashMap<Owner, (Arc<str>, usize)>,
+    /// What all have together.
+    all: usize,
+    last: u32,
+}
+
+impl KeyShares {
+    /// For so many keys.
+    pub fn new(most: usize) -> KeyShares {
+        KeyShares {
+            most,
+            inner: Mutex::default(),
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Owners> {
+        // Nothing below panics between two dependent changes, so what is poisoned is still whole.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether whom this names may have one more; nobody has no share, and is refused where all are in use.
+    pub fn admit(&self, who: &str) -> Result<(), NoShare> {
+        let inner = self.inner();
+        let number = inner.numbers.get(who).filter(|_| !who.is_empty());
+        let have = number.and_then(|number| inner.have.get(number));
+        shares::admit(inner.all, have.map_or(0, |(_, have)| *have), self.most)
+    }
+
+    /// One more of whom this names. `None` where there are more than numbers.
+    pub fn add(&self, who: &str) -> Option<Owner> {
+        let mut inner = self.inner();
+        let owner = match inner.numbers.get(who) {
+            Some(owner) => *owner,
+            None => {
+                let owner = inner.unused()?;
+                let who: Arc<str> = Arc::from(who);
+                inner.numbers.insert(Arc::clone(&who), owner);
+                inner.have.insert(owner, (who, 0));
+                owner
+            }
+        };
+        if let Some((_, have)) = inner.have.get_mut(&owner) {
+            *have += 1;
+            inner.all += 1;
+        }
+        Some(owner)
+    }
+
+    /// One less.
+    pub fn remove(&self, owner: Owner) {
+        let mut inner = self.inner();
+        let Some((who, have)) = inner.have.get_mut(&owner) else {
+            return;
+        };
+        *have -= 1;
+        let gone = (*have == 0).then(|| Arc::clone(who));
+        inner.all -= 1;
+        if let Some(who) = gone {
+            inner.numbers.remove(&who);
+            inner.have.remove(&owner);
+        }
+    }
+}
+
+impl Owners {
+    /// A number that nobody has. Each who has one has a key, and there are fewer of those than of numbers.
+    fn unused(&mut self) -> Option<Owner> {
+        for _ in 0..=self.have.len() {
+            self.last = self.last.wrapping_add(1);
+            let owner = Owner::new(self.last);
+            if let Some(owner) = owner.filter(|owner| !self.have.contains_key(owner)) {
+                return Some(owner);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_leaves_the_last_tenth_to_those_who_have_little() {
+        let shares = KeyShares::new(1_000);
+        let mut owner = None;
+        while shares.admit("greedy").is_ok() {
+            owner = shares.add("greedy");
+        }
+        assert_eq!(shares.inner().all, 900);
+        assert_eq!(shares.admit("greedy"), Err(NoShare::ShareUsed));
+        for small in 0..9 {
+            for _ in 0..10 {
+                let small = format!("small {small}");
+                assert_eq!(shares.admit(&small), Ok(()));
+                shares.add(&small);
+            }
+            let small = format!("small {small}");
+            assert_eq!(shares.admit(&small), Err(NoShare::ShareUsed));
+        }
+        // Nobody has no share.
+        for _ in 0..10 {
+            assert_eq!(shares.admit(""), Ok(()));
+            shares.add("");
+        }
+        assert_eq!(shares.admit(""), Err(NoShare::Full));
+        assert_eq!(shares.admit("new"), Err(NoShare::Full));
+        shares.remove(owner.unwrap());
+        assert_eq!(shares.admit("new"), Ok(()));
+        assert_eq!(shares.admit("greedy"), Err(NoShare::ShareUsed));
+    }
+
+    #[test]
+    fn one_without_keys_is_forgotten() {
+        let shares = KeyShares::new(1_000);
+        let one = shares.add("one").unwrap();
+        assert_eq!(shares.add("one"), Some(one));
+        let other = shares.add("other").unwrap();
+        assert_ne!(one, other);
+        shares.remove(one);
+        assert_eq!(shares.inner().numbers.len(), 2);
+        shares.remove(one);
+        shares.remove(other);
+        let inner = shares.inner();
+        assert!(inner.have.is_empty() && inner.numbers.is_empty() && inner.all == 0);
+    }
+}
