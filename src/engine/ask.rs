@@ -120,11 +120,11 @@ impl KeyShell {
             })
     }
 
-    /// Whether an entry may be made of a key, whose share it is of.
-    pub fn admit(&self, id: &KeyId, share_of: &Arc<str>) -> Result<(), EngineError> {
+    /// Whether one with this identity may make an entry of a key.
+    pub fn admit(&self, id: &KeyId, identity: &str) -> Result<(), EngineError> {
         let what = "active_keys_max";
         self.keys
-            .admit(id, share_of)
+            .admit(id, identity)
             .map_err(|no_share| match no_share {
                 NoShare::Full => EngineError::Exhausted {
                     what,
@@ -135,14 +135,6 @@ impl KeyShell {
                     share: self.keys.share() as u64,
                 },
             })
-    }
-
-    /// Whose share an entry is of that is about to be made, and that has no identity.
-    pub fn note_maker(&self, id: &Arc<KeyId>, share_of: &Arc<str>) -> Result<(), EngineError> {
-        if !share_of.is_empty() {
-            self.cell(id)?.slot().made_by = Some(Arc::clone(share_of));
-        }
-        Ok(())
     }
 
     /// Hands a call in. `waits_for`: the entry that it keeps alive.

@@ -194,7 +194,6 @@ impl Engine {
                 (Liveness::Session(session), room)
             }
         };
-        let is_nobodys = call.identity.is_empty();
         let entry = Box::new(NewEntry {
             tag: call.tag,
             mode: call.mode,
@@ -210,14 +209,11 @@ impl Engine {
             Err(_) if replica.shell.has_made(&id, call.tag) => None,
             Err(overloaded) => return Err(overloaded),
         };
-        if let Err(no_room) = replica.shell.admit(&id, &call.share_of) {
+        if let Err(no_room) = replica.shell.admit(&id, &entry.identity) {
             if let Some(admitted) = admitted {
                 admitted.refused();
             }
             return Err(no_room);
-        }
-        if is_nobodys {
-            replica.shell.note_maker(&id, &call.share_of)?;
         }
         let is_in_memory = replica.shell.is_in_memory(&id);
         let answer = replica

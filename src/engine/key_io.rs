@@ -26,6 +26,9 @@ pub(super) struct KeyIo {
     writing_max: u64,
 }
 
+/// What a write takes beside its value.
+const WRITE_BYTES: u64 = 1024;
+
 /// A value that the store was given, until this is dropped.
 struct Writing<'a> {
     all: &'a AtomicU64,
@@ -57,15 +60,16 @@ impl KeyIo {
         }
     }
 
-    /// Counts a value that is given to the store; `None` where too much is on its way.
-    fn begin_write(&self, bytes: usize) -> Option<Writing<'_>> {
-        let bytes = bytes as u64;
-        let before = self.writing.fetch_add(bytes, Ordering::Relaxed);
-        let writing = Writing {
-            all: &self.writing,
-            bytes,
-        };
-        (before.saturating_add(bytes) <= self.writing_max).then_some(writing)
+    /// Counts a value that is given to the store; `None` where more than this would be on its way.
+    fn begin_write(&self, datum: &Datum, most: u64) -> Option<Writing<'_>> {
+        let value = datum.value.as_ref().map_or(0, Bytes::len) as u64;
+        let bytes = value.saturating_add(WRITE_BYTES);
+        let counted = |all: u64| all.checked_add(bytes).filter(|all| *all <= most);
+        let counted = self
+            .writing
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted);
+        let all = &self.writing;
+        counted.ok().map(|_| Writing { all, bytes })
     }
 
     /// The row of a key; with `settle`, once what was on its way to it is decided.
@@ -130,8 +134,7 @@ impl KeyIo {
 
     /// Writes what a client wrote, unless too much is being written.
     pub async fn write_within_bounds(&self, id: &KeyId, datum: Datum) -> WriteOutcome {
-        let bytes = datum.value.as_ref().map_or(0, Bytes::len);
-        match self.begin_write(bytes) {
+        match self.begin_write(&datum, self.writing_max) {
             Some(_writing) => self.write(id, datum).await,
             None => WriteOutcome::NotStarted(
                 format!(
@@ -143,7 +146,13 @@ impl KeyIo {
         }
     }
 
-    pub async fn write(&self, id: &KeyId, datum: Datum) -> WriteOutcome {
+    /// Writes what was read there, under a higher fence (I7): that goes on whatever is being written, and counts.
+    pub async fn write_again(&self, id: &KeyId, datum: Datum) -> WriteOutcome {
+        let _writing = self.begin_write(&datum, u64::MAX);
+        self.write(id, datum).await
+    }
+
+    async fn write(&self, id: &KeyId, datum: Datum) -> WriteOutcome {
         let cell = Cell {
             value: datum.value,
             timestamp: datum.timestamp,

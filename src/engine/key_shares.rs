@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::shares::{self, NoShare};
@@ -14,6 +15,8 @@ pub(super) type Owner = NonZeroU32;
 #[derive(Debug)]
 pub(super) struct KeyShares {
     most: usize,
+    /// How many all have together.
+    all: AtomicUsize,
     inner: Mutex<Owners>,
 }
 
@@ -21,8 +24,6 @@ pub(super) struct KeyShares {
 struct Owners {
     numbers: HashMap<Arc<str>, Owner>,
     have: HashMap<Owner, (Arc<str>, usize)>,
-    /// What all have together.
-    all: usize,
     last: u32,
 }
 
@@ -31,6 +32,7 @@ impl KeyShares {
     pub fn new(most: usize) -> KeyShares {
         KeyShares {
             most,
+            all: AtomicUsize::new(0),
             inner: Mutex::default(),
         }
     }
@@ -40,12 +42,18 @@ impl KeyShares {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether it matters who has how many.
+    pub fn is_scarce(&self) -> bool {
+        shares::is_scarce(self.all.load(Ordering::Relaxed), self.most)
+    }
+
     /// Whether whom this names may have one more; nobody has no share, and is refused where all are in use.
     pub fn admit(&self, who: &str) -> Result<(), NoShare> {
         let inner = self.inner();
         let number = inner.numbers.get(who).filter(|_| !who.is_empty());
         let have = number.and_then(|number| inner.have.get(number));
-        shares::admit(inner.all, have.map_or(0, |(_, have)| *have), self.most)
+        let have = have.map_or(0, |(_, have)| *have);
+        shares::admit(self.all.load(Ordering::Relaxed), have, self.most)
     }
 
     /// One more of whom this names. `None` where there are more than numbers.
@@ -63,7 +71,7 @@ impl KeyShares {
         };
         if let Some((_, have)) = inner.have.get_mut(&owner) {
             *have += 1;
-            inner.all += 1;
+            self.all.fetch_add(1, Ordering::Relaxed);
         }
         Some(owner)
     }
@@ -76,7 +84,7 @@ impl KeyShares {
         };
         *have -= 1;
         let gone = (*have == 0).then(|| Arc::clone(who));
-        inner.all -= 1;
+        self.all.fetch_sub(1, Ordering::Relaxed);
         if let Some(who) = gone {
             inner.numbers.remove(&who);
             inner.have.remove(&owner);
@@ -87,7 +95,7 @@ impl KeyShares {
 impl Owners {
     /// A number that nobody has. Each who has one has a key, and there are fewer of those than of numbers.
     fn unused(&mut self) -> Option<Owner> {
-        for _ in 0..=self.have.len() {
+        for _ in 0..=self.have.len() + 1 {
             self.last = self.last.wrapping_add(1);
             let owner = Owner::new(self.last);
             if let Some(owner) = owner.filter(|owner| !self.have.contains_key(owner)) {
@@ -109,7 +117,7 @@ mod tests {
         while shares.admit("greedy").is_ok() {
             owner = shares.add("greedy");
         }
-        assert_eq!(shares.inner().all, 900);
+        assert_eq!(shares.all.load(Ordering::Relaxed), 900);
         assert_eq!(shares.admit("greedy"), Err(NoShare::ShareUsed));
         for small in 0..9 {
             for _ in 0..10 {
@@ -144,6 +152,7 @@ mod tests {
         shares.remove(one);
         shares.remove(other);
         let inner = shares.inner();
-        assert!(inner.have.is_empty() && inner.numbers.is_empty() && inner.all == 0);
+        assert!(inner.have.is_empty() && inner.numbers.is_empty());
+        assert_eq!(shares.all.load(Ordering::Relaxed), 0);
     }
 }

@@ -79,11 +79,12 @@ impl Keys {
         shares::share(self.most)
     }
 
-    /// Whether whom this names may have an entry of a key that has none; of one that has some it may.
-    pub fn admit(&self, id: &KeyId, who: &Arc<str>) -> Result<(), NoShare> {
-        match self.find(id) {
-            Some(cell) if cell.owner().is_some() => Ok(()),
-            _ => self.shares.admit(who),
+    /// Whether one with this identity may have an entry of a key that has none; of one that has some it may.
+    pub fn admit(&self, id: &KeyId, identity: &str) -> Result<(), NoShare> {
+        let has_some = |cell: Arc<KeyCell>| cell.owner().is_some();
+        match self.shares.is_scarce() && !self.find(id).is_some_and(has_some) {
+            true => self.shares.admit(identity),
+            false => Ok(()),
         }
     }
 

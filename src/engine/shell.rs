@@ -260,7 +260,7 @@ impl KeyShell {
             } => {
                 self.begin(cell, slot, move |io, id| async move {
                     let outcome = match again {
-                        true => io.write(&id, datum).await,
+                        true => io.write_again(&id, datum).await,
                         false => io.write_within_bounds(&id, datum).await,
                     };
                     Event::DataWritten { io: no, outcome }

@@ -95,8 +95,6 @@ pub(super) struct Slot {
     pub is_queued: bool,
     /// The entry that was first when it was noted whose the key is.
     pub first: Option<Seq>,
-    /// Whose share an entry is of that is about to be made, where the entry itself does not say.
-    pub made_by: Option<Arc<str>>,
 }
 
 /// One key.
@@ -340,12 +338,10 @@ impl Slot {
             users: Users::default(),
             is_queued: false,
             first: None,
-            made_by: None,
         }
     }
 
-    /// Notes whose the key is: of the identity whose live entry is first. One without an identity leaves it with whom it was of
-    /// before, or gives it to who made it.
+    /// Notes whose the key is: of the identity whose live entry is first.
     pub fn note_owner(&mut self, cell: &KeyCell, shares: &KeyShares) {
         let state = self.machine.state().filter(|_| !self.removed);
         let first = state.and_then(|state| state.entries.front());
@@ -353,19 +349,8 @@ impl Slot {
         if seq == self.first && first.is_some() == cell.owner().is_some() {
             return;
         }
-        let owner = match first {
-            None => None,
-            Some(first) if first.identity.is_empty() => match (cell.owner(), &self.made_by) {
-                (Some(_), _) => {
-                    self.first = seq;
-                    return;
-                }
-                (None, made_by) => shares.add(made_by.as_deref().unwrap_or_default()),
-            },
-            Some(first) => shares.add(&first.identity),
-        };
+        let owner = first.and_then(|first| shares.add(&first.identity));
         self.first = seq;
-        self.made_by = None;
         let number = owner.map_or(0, Owner::get);
         if let Some(before) = Owner::new(cell.owner.swap(number, Ordering::Relaxed)) {
             shares.remove(before);

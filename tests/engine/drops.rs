@@ -175,7 +175,8 @@ async fn calls_that_are_dropped_anywhere_leave_no_entry_beyond_its_lease() {
 #[tokio::test]
 async fn what_is_being_written_is_bounded_also_where_its_callers_are_gone() {
     let world = World::with(Limits {
-        bytes_in_flight_max: 10,
+        // Each write takes a KiB beside its value.
+        bytes_in_flight_max: 3_100,
         ..Limits::default()
     })
     .await;
@@ -183,14 +184,21 @@ async fn what_is_being_written_is_bounded_also_where_its_callers_are_gone() {
     world.store.hold_writes(true);
     let gone = tokio::spawn({
         let (engine, lock_ref) = (world.engine.clone(), one.lock_ref.clone());
-        async move { engine.critical_write(&lock_ref, put("12345678"), 0).await }
+        async move {
+            engine
+                .critical_write(&lock_ref, put(&"1".repeat(1_000)), 0)
+                .await
+        }
     });
     until("it is in flight", || async {
         world.store.log().writes.len() == 1
     })
     .await;
     gone.abort();
-    let refused = world.put(&other.lock_ref, "abc").await.unwrap_err();
+    let refused = world
+        .put(&other.lock_ref, &"2".repeat(1_000))
+        .await
+        .unwrap_err();
     let EngineError::Unavailable(why) = &refused else {
         panic!("{refused:?}");
     };
@@ -206,7 +214,7 @@ async fn what_is_being_written_is_bounded_also_where_its_callers_are_gone() {
     });
     small.unwrap();
     until("it has room again", || async {
-        world.put(&other.lock_ref, "abcdefgh").await.is_ok()
+        world.put(&other.lock_ref, &"3".repeat(1_000)).await.is_ok()
     })
     .await;
 }

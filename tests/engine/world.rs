@@ -59,7 +59,6 @@ pub fn key(text: &str) -> KeyId {
 /// A create that lives by its own TTL.
 pub fn call(id: &str, ttl_ms: u32) -> CreateCall {
     CreateCall {
-        share_of: "".into(),
         waited: Duration::ZERO,
         id: key(id),
         tag: Tag::from_bits(Uuid::new_v4().as_u128()),

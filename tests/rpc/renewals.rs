@@ -74,7 +74,6 @@ fn create_call(key: &str) -> (CreateCall, Secret) {
     };
     let secret = Secret::of_entry("", &id, Uuid::new_v4());
     let call = CreateCall {
-        share_of: "".into(),
         waited: Duration::ZERO,
         id,
         tag: secret.tag(""),

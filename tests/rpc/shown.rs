@@ -110,7 +110,6 @@ impl Replica {
     /// Makes an entry here: this replica is the home of a key that is new.
     async fn create(&self, name: &str) -> CreatedLockRef {
         let call = CreateCall {
-            share_of: "".into(),
             waited: Duration::ZERO,
             id: key(name),
             tag: Tag::from_bits(Uuid::new_v4().as_u128()),
