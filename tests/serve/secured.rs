@@ -244,45 +244,27 @@ fn the_benchmark_measures_a_server_that_knows_its_clients() {
     let server = Server::start(Files::new(&authority, &[&billing], EVERYTHING));
     let token_file = server.files.path("token");
     replace(&token_file, &billing.token);
-    let bench = |args: &[&str]| {
+    let bench = |args: &[&str], known: bool| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fermata"));
         command.arg("bench").args(args);
+        command.args(["--duration", "300ms", "--warm-up", "0s"]);
         command.args(["--endpoint", &server.endpoint]);
         command.arg("--ca").arg(authority.file());
+        if known {
+            command.arg("--token-file").arg(&token_file);
+        }
         command.output().unwrap()
     };
-    let short = ["--workers", "2", "--duration", "300ms", "--warm-up", "0s"];
     for form in [
-        &["section", "--pipeline"][..],
-        &["section", "--sessions", "2"],
-        &["lock"],
+        &["section", "--workers", "2", "--pipeline"][..],
+        &["section", "--workers", "2", "--sessions", "2"],
+        &["lock", "--workers", "2"],
+        &["waiters", "--waiters", "2"],
     ] {
-        let known = [
-            form,
-            &short,
-            &["--token-file", token_file.to_str().unwrap()],
-        ]
-        .concat();
-        let measured = bench(&known);
+        let measured = bench(form, true);
         assert!(measured.status.success(), "{form:?}: {measured:?}");
     }
-    let waiters = [
-        "waiters",
-        "--waiters",
-        "2",
-        "--duration",
-        "300ms",
-        "--warm-up",
-        "0s",
-    ];
-    let known = [
-        &waiters[..],
-        &["--token-file", token_file.to_str().unwrap()],
-    ]
-    .concat();
-    let measured = bench(&known);
-    assert!(measured.status.success(), "{measured:?}");
-    let nobody = bench(&[&["lock"][..], &short].concat());
+    let nobody = bench(&["lock", "--workers", "2"], false);
     assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
     let said = String::from_utf8_lossy(&nobody.stdout).into_owned();
     assert!(said.contains("UNAUTHENTICATED"), "{said}");

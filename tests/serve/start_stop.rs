@@ -28,6 +28,12 @@ fn serve(args: &[&str]) -> Command {
     command
 }
 
+/// On a free port, with this data.
+fn listening_on(data: &Path) -> [&str; 4] {
+    let data = data.to_str().unwrap();
+    ["--listen", "127.0.0.1:0", "--data-dir", data]
+}
+
 /// One that runs; killed when dropped.
 struct Running {
     child: Child,
@@ -36,9 +42,7 @@ struct Running {
 
 impl Running {
     fn start(data: &Path, more: &[&str]) -> Running {
-        let data = data.to_str().unwrap();
-        let args = [&["--listen", "127.0.0.1:0", "--data-dir", data], more].concat();
-        Running::of(serve(&args))
+        Running::of(serve(&[&listening_on(data)[..], more].concat()))
     }
 
     fn of(mut command: Command) -> Running {
@@ -228,12 +232,7 @@ async fn a_connection_that_says_nothing_is_cut_off_after_the_grace() {
 async fn a_signal_that_it_was_started_to_ignore_ends_nothing_and_a_hangup_never_does() {
     let data = tempfile::tempdir().unwrap();
     for ignored in [&[Signal::SIGINT][..], &[]] {
-        let args = [
-            "--listen",
-            "127.0.0.1:0",
-            "--data-dir",
-            data.path().to_str().unwrap(),
-        ];
+        let args = listening_on(data.path());
         let mut command = serve(&args);
         if !ignored.is_empty() {
             // As a shell does it for what it starts with `&`.
@@ -264,13 +263,7 @@ async fn a_signal_that_it_was_started_to_ignore_ends_nothing_and_a_hangup_never_
 #[tokio::test]
 async fn a_variable_that_lacks_a_part_of_its_prefix_is_warned_of() {
     let data = tempfile::tempdir().unwrap();
-    let args = [
-        "--listen",
-        "127.0.0.1:0",
-        "--data-dir",
-        data.path().to_str().unwrap(),
-    ];
-    let mut command = serve(&args);
+    let mut command = serve(&listening_on(data.path()));
     command.env("FERMATA_LISTEN", "127.0.0.1:1");
     let mut running = Running::of(command);
     running.signal(Signal::SIGTERM);
