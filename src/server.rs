@@ -323,7 +323,10 @@ impl Server {
             }
             Some(tls) => {
                 let tls = tls.clone();
-                let secured = handshake::secured(counted, Side::Replica, move || tls.acceptor());
+                let secured =
+                    handshake::secured(counted, Side::Replica(Arc::default()), move || {
+                        tls.acceptor()
+                    });
                 let secured = connection::guarded(secured, cut);
                 server
                     .serve_with_incoming_shutdown(routes, secured, stopped)
@@ -398,6 +401,7 @@ fn account_limits(limits: &Limits) -> AccountLimits {
         bytes_max: limits.bytes_in_flight_max,
         window_bytes: window.into(),
         answer_max: limits.answer_max(),
+        listings_of_share: (limits.listings_max / 2).max(1),
     }
 }
 

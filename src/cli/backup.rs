@@ -23,8 +23,9 @@ holder; keep it as you keep the data directory. Only the embedded store makes
 backups: for Cassandra see `fermata schema restored --help`.
 
 Exit status: 0; 64 malformed; 65 it did not come whole; 69 no server; 73 there
-is such a file; 74 it cannot be written; 75 another one is being made; 77 not
-allowed (it takes `admin` and `read` for everything).
+is such a file; 74 it cannot be written, or its counts cannot be printed: then
+no file is left; 75 another one is being made; 77 not allowed (it takes `admin`
+and `read` for everything).
 
 Examples:
   fermata backup /backups/fermata-$(date +%F)
@@ -46,11 +47,11 @@ const RESTORE_HELP: &str = "\
 No server may run on that directory, and it must have no store yet: move the
 `store` in it away first. What was acknowledged after the backup is lost. Who
 held a durable lock then holds it again for its TTL, and longer if it renews.
-To restore once more from the same backup, name with --above the highest token
-that was given out meanwhile. Fencing
-tokens go on above all that were given out before: two hours above the clock
-and above those in the backup, since nobody knows which were given out after
-it. Where one is known that is higher, name it with --above.
+
+Fencing tokens go on above all that were given out before: two hours above the
+clock and above those in the backup, since nobody knows which were given out
+after it. Where one is known that is higher, name it with --above: to restore
+once more from the same backup, the highest that was given out meanwhile.
 
 Do not begin sooner than the longest TTL of your clients after the last server
 on the lost store ended: until then one of them may rely on a lock of which the
@@ -117,7 +118,9 @@ pub async fn back_up(args: BackupArgs) -> Result<u8, Failure> {
         written.map_err(|error| io_failure("write", &beside, &error))?;
     }
     let summary = partial.finish(&args.file)?;
-    print(args.remote.format(), &summary, None)
+    let printed = print(args.remote.format(), &summary, None);
+    // What ended with a failure is to be repeated, and this would be in its way.
+    printed.inspect_err(|_| drop(fs::remove_file(&args.file)))
 }
 
 /// A file that goes away unless it is finished.

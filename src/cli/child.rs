@@ -1,4 +1,5 @@
 //! The command that runs under a lock: started, told of signals, and stopped with all that it started.
+//! What loses its parent (daemons do so on purpose) is found below this process: it is the subreaper of the command.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,19 +10,30 @@ use std::time::Duration;
 use fermata_command::exit;
 use fermata_command::failure::{Failure, status_of_signal};
 use nix::errno::Errno;
+use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
+use nix::unistd::{Pid, getpid};
 use tokio::process::{Child, Command};
+use tokio::signal::unix::{self, SignalKind};
 
-use super::aside::say;
+use super::aside::Aside;
 
 /// How often the rest of a stopped command is looked at.
 const POLL_EVERY: Duration = Duration::from_millis(50);
+/// So many processes that ended are reaped at once; further ones at the next end.
+const REAPED_AT_ONCE_MAX: usize = 1_000;
 
 /// A running command. It shares the process group and the terminal, so that Ctrl-C, Ctrl-Z and pipes work
 /// as without the lock.
 pub struct Running {
     child: Child,
+    /// None once it was waited for: then the number may be another's.
+    pid: Option<i32>,
+    /// Says that some process below this one ended.
+    ends: unix::Signal,
+    /// What was below this process before the command: jobs of a shell that became this process by `exec`.
+    before: BTreeMap<i32, u64>,
     /// What it had started when it was told to stop, with the start times that tell a process from a
     /// later one with its number.
     started: BTreeMap<i32, u64>,
@@ -33,13 +45,24 @@ impl Running {
         let Some((program, arguments)) = command.split_first() else {
             return Err(Failure::usage("no command was given"));
         };
+        // Where this process was started to ignore SIGCHLD the system would keep no exit status. And the command is not to
+        // ignore it either: what is received here is set to its default there.
+        let ends = unix::signal(SignalKind::child()).map_err(|error| {
+            Failure::new(exit::OS, format!("cannot wait for a command: {error}"))
+        })?;
+        let before = below_already();
+        // What loses its parent comes below this process then. Below init it could not be found.
+        let _ = set_child_subreaper(true);
         let started = Command::new(program)
             .args(arguments)
             .envs(variables.iter().map(|(name, value)| (name, value)))
             .spawn();
         match started {
             Ok(child) => Ok(Running {
+                pid: child.id().and_then(|pid| i32::try_from(pid).ok()),
                 child,
+                ends,
+                before,
                 started: BTreeMap::new(),
             }),
             Err(error) => {
@@ -55,69 +78,108 @@ impl Running {
 
     /// Returns when the command itself has ended. May be dropped and called again.
     pub async fn ended(&mut self) -> io::Result<ExitStatus> {
-        self.child.wait().await
-    }
-
-    /// Passes a signal to the command itself.
-    pub fn pass(&self, signal: Signal) {
-        if let Some(pid) = self.pid() {
-            send(pid, signal);
+        loop {
+            tokio::select! {
+                biased;
+                ended = self.child.wait() => {
+                    self.pid = None;
+                    return ended;
+                }
+                _ = self.ends.recv() => self.reap(),
+            }
         }
     }
 
-    /// Tells the command, and all that it started and that is still under it, to stop.
-    pub fn stop(&mut self) {
+    /// Passes a signal to the command itself.
+    pub fn pass(&self, signal: Signal, aside: &Aside) {
+        if let Some(pid) = self.pid {
+            send(pid, signal, aside);
+        }
+    }
+
+    /// Tells the command, and all that it started, to stop.
+    pub fn stop(&mut self, aside: &Aside) {
         self.look();
-        self.signal_all(Signal::SIGTERM);
+        self.signal_all(Signal::SIGTERM, aside);
     }
 
     /// Ends what is left of it.
-    pub fn kill(&mut self) {
+    pub fn kill(&mut self, aside: &Aside) {
         self.look();
-        self.signal_all(Signal::SIGKILL);
+        self.signal_all(Signal::SIGKILL, aside);
     }
 
-    /// Returns when nothing is left of what was told to stop, besides the command itself.
-    pub async fn all_gone(&self) {
-        while self.started.iter().any(|(&pid, &since)| lives(pid, since)) {
+    /// Returns when nothing is left of it besides the command itself. What it started meanwhile gets this signal.
+    pub async fn all_gone(&mut self, signal: Signal, aside: &Aside) {
+        loop {
+            if !self.is_any_left() {
+                self.look();
+                if !self.is_any_left() {
+                    return;
+                }
+                self.signal_all(signal, aside);
+            }
             tokio::time::sleep(POLL_EVERY).await;
         }
     }
 
-    fn pid(&self) -> Option<i32> {
-        // None once it was waited for: then the number may be another's.
-        self.child.id().and_then(|pid| i32::try_from(pid).ok())
+    fn is_any_left(&self) -> bool {
+        self.started.iter().any(|(&pid, &since)| lives(pid, since))
     }
 
+    /// Looks for what is below the command, or was before it lost its parent.
     fn look(&mut self) {
-        let mut roots: Vec<i32> = self.pid().into_iter().collect();
         let known = self.started.iter();
-        roots.extend(
-            known
-                .filter(|&(&pid, &since)| lives(pid, since))
-                .map(|(&pid, _)| pid),
-        );
-        let found = below(&roots);
+        let mut roots: Vec<i32> = known
+            .filter(|&(&pid, &since)| lives(pid, since))
+            .map(|(&pid, _)| pid)
+            .collect();
+        roots.push(getpid().as_raw());
+        let mut found = below(&roots, &self.before);
+        // It has a field of its own.
+        if let Some(pid) = self.pid {
+            found.remove(&pid);
+        }
         self.started.extend(found);
     }
 
-    fn signal_all(&self, signal: Signal) {
-        if let Some(pid) = self.pid() {
-            send(pid, signal);
-        }
-        for (&pid, &since) in &self.started {
-            if lives(pid, since) {
-                send(pid, signal);
+    fn signal_all(&self, signal: Signal, aside: &Aside) {
+        let started = self.started.iter();
+        let living = started.filter(|&(&pid, &since)| lives(pid, since));
+        for pid in self.pid.into_iter().chain(living.map(|(&pid, _)| pid)) {
+            send(pid, signal, aside);
+            if signal == Signal::SIGTERM {
+                // One that is stopped (SIGSTOP) hears of it only once it goes on.
+                let _ = kill(Pid::from_raw(pid), Signal::SIGCONT);
             }
+        }
+    }
+
+    /// Reaps what lost its parent and has ended: it would stay as a zombie for as long as the command runs.
+    fn reap(&self) {
+        for _ in 0..REAPED_AT_ONCE_MAX {
+            let Ok(Some(pid)) = waitid(Id::All, seen()).map(|status| status.pid()) else {
+                return;
+            };
+            // The exit status of the command is for whoever waits for it.
+            if Some(pid.as_raw()) == self.pid {
+                return;
+            }
+            let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG));
         }
     }
 }
 
-fn send(pid: i32, signal: Signal) {
+/// To see a process that ended, and leave it to be waited for.
+fn seen() -> WaitPidFlag {
+    WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT
+}
+
+fn send(pid: i32, signal: Signal, aside: &Aside) {
     match kill(Pid::from_raw(pid), signal) {
         // It ended meanwhile.
         Ok(()) | Err(Errno::ESRCH) => {}
-        Err(error) => say(&format!("cannot send {signal} to process {pid}: {error}")),
+        Err(error) => aside.say(format!("cannot send {signal} to process {pid}: {error}")),
     }
 }
 
@@ -151,8 +213,26 @@ fn lives(pid: i32, since: u64) -> bool {
     stat(pid).is_some_and(|stat| stat.since == since && !stat.zombie)
 }
 
-/// All processes below these, with their start times. Nothing where there is no /proc.
-fn below(roots: &[i32]) -> BTreeMap<i32, u64> {
+/// What is below this process before it has started anything. Most often that is nothing, and there is nothing to read.
+fn below_already() -> BTreeMap<i32, u64> {
+    match waitid(Id::All, seen()) {
+        Err(Errno::ECHILD) => BTreeMap::new(),
+        Ok(_) | Err(_) => below(&[getpid().as_raw()], &BTreeMap::new()),
+    }
+}
+
+/// Whether /proc counts processes as this one does: not where it is of another PID namespace.
+fn is_proc_ours() -> bool {
+    std::fs::read_link("/proc/self")
+        .is_ok_and(|own| own.to_str() == Some(getpid().to_string().as_str()))
+}
+
+/// All processes below these, with their start times, but for those `except` and what is below them. Nothing where there is
+/// no /proc.
+fn below(roots: &[i32], except: &BTreeMap<i32, u64>) -> BTreeMap<i32, u64> {
+    if !is_proc_ours() {
+        return BTreeMap::new();
+    }
     let mut children: BTreeMap<i32, Vec<(i32, u64)>> = BTreeMap::new();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     for entry in entries {
@@ -171,7 +251,7 @@ fn below(roots: &[i32]) -> BTreeMap<i32, u64> {
     let mut open = roots.to_vec();
     while let Some(parent) = open.pop() {
         for &(pid, since) in children.get(&parent).into_iter().flatten() {
-            if found.insert(pid, since).is_none() {
+            if except.get(&pid) != Some(&since) && found.insert(pid, since).is_none() {
                 open.push(pid);
             }
         }
@@ -214,8 +294,16 @@ mod tests {
     fn this_process_is_below_its_parent() {
         let own = i32::try_from(std::process::id()).unwrap();
         let parent = nix::unistd::getppid().as_raw();
-        assert!(below(&[parent]).contains_key(&own));
-        assert!(lives(own, stat(own).unwrap().since));
+        let since = stat(own).unwrap().since;
+        let none = BTreeMap::new();
+        assert!(below(&[parent], &none).contains_key(&own));
+        let but_this = below(&[parent], &BTreeMap::from([(own, since)]));
+        assert!(!but_this.contains_key(&own));
+        // A later process with its number is another one.
+        let but_another = below(&[parent], &BTreeMap::from([(own, since + 1)]));
+        assert!(but_another.contains_key(&own));
+        assert!(!below(&[own], &none).contains_key(&own));
+        assert!(lives(own, since));
         assert!(!lives(own, 0));
     }
 }

@@ -19,7 +19,7 @@ The value is written as it is (on a terminal with an end of line). With
 
 Exit status: 0; 1 the key has no value; 64 malformed; 66 no such table or
 lockRef; 69 no server; 70 the lock is lost; 75 the lockRef does not hold its
-key yet; 77 not allowed.
+key yet, a limit is reached, or the server is overloaded; 77 not allowed.
 
 Examples:
   fermata get orders-42

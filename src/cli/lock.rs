@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::aside::{Aside, say};
+use super::aside::Aside;
 use super::child::{Running, status_of};
 use super::signals::{Signals, ends_a_wait};
 use super::waiting::LockFlags;
@@ -30,6 +30,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// which is more than the restart of a pod takes.
 const TTL: Duration = Duration::from_secs(60);
 const RENEWED_EVERY_MAX: Duration = Duration::from_secs(10);
+/// How long the end of what got SIGKILL is waited for.
+const KILLED_WITHIN: Duration = Duration::from_secs(1);
 /// How long the release of a lost lock may hold up the end of the process.
 const RELEASE_LOST_MAX: Duration = Duration::from_secs(1);
 
@@ -69,6 +71,10 @@ fencing token, table and key as well), and the lock is kept until SIGTERM,
 SIGINT, SIGHUP or SIGQUIT ends this, or the lock is lost. Whoever has the
 lockRef may act under the lock.
 
+When the command ends by itself the lock is released. What it left in the
+background runs on, without the lock (flock keeps a lock for as long as such a
+process has the file open): let the command wait for it.
+
 Environment of the command:
   FERMATA_LOCK_REF       the lockRef: `fermata get --lock-ref` and
                          `fermata put --lock-ref` use it
@@ -85,33 +91,42 @@ Signals:
   themselves and are not sent a second time. (So in the foreground of a
   terminal `kill -INT` on fermata does nothing; use `kill -TERM`.) Ctrl-Z stops
   both, renewals too: a command that is stopped for longer than the TTL is
-  ended when it goes on.
+  ended when it goes on. Once the lock is being released a signal leaves that
+  2 s, and a second one none: then the lock ends by its TTL.
 
 When the lock is lost:
-  The command and all processes below it get SIGTERM, after --grace SIGKILL,
-  and stderr says why. Where it can be foreseen (no server answers), SIGTERM
-  comes early: --grace, or a third of what was promised last if that is less,
-  before the end of the time in which nobody else can have the lock, and
-  SIGKILL at its end. Promised is 0.9 of the TTL (of --disconnect-grace, where
-  given) from the last renewal on, which are sent each third of the TTL, and
-  each 10 s at least; on a table with write-back some 4 s in the first moments
-  of a lock. So long a command goes on without a server:
+  The command and all that it started, in the background and daemons as well,
+  get SIGTERM (and SIGCONT), after --grace SIGKILL, and stderr says why. Where
+  it can be foreseen (no server answers), SIGTERM comes early: --grace, or a
+  third of what was promised last if that is less, before the end of the time
+  in which nobody else can have the lock, and SIGKILL at its end. Promised is
+  0.9 of the TTL (of --disconnect-grace, where given) from the last renewal on,
+  which are sent each third of the TTL, and each 10 s at least; on a table with
+  write-back some 4 s in the first moments of a lock. So long a command goes on
+  without a server:
     --ttl 30s    8 to 18 s
     --ttl 60s   34 to 44 s, the default
     --ttl 2m    88 to 98 s
   A shorter --grace adds to that. A longer TTL is what others wait for after a
   crash of this machine; after one of this process, --disconnect-grace is.
   Nothing stops the command where fermata itself gets SIGKILL; the next one has
-  the lock after --disconnect-grace, else after the TTL.
+  the lock after --disconnect-grace, else after the TTL. Where fermata is
+  stopped (SIGSTOP), or its machine is gone without closing the connection, the
+  next one has it some 15 s later than that, once the server's pings failed.
 
 Exit status:
   that of the command, or 128+n if signal n ended it (130 is Ctrl-C), and:
    64  the command line makes no sense, or the server refused it as malformed
    66  there is no such table
-   69  no server could be reached, or none could do it in time
-   70  the lock was lost, and the command was stopped
+   69  no server could be reached, or none could do it within --timeout, which
+       counts with --try and --wait as well until one is reached
+   70  the lock was lost, and the command was stopped, or had ended by itself
+       before that was noticed (its own status is lost then); or the entry was
+       lost while it waited, as by `fermata locks release`
+   71  the command could not be waited for, and is ended
+   74  the lockRef could not be printed
    75  --try, and others hold the lock (see --conflict-exit-code); or a limit
-       of the server is reached
+       of the server is reached, or it is overloaded
    77  not allowed
   124  the wait timed out (--wait; see --conflict-exit-code)
   126  the command cannot be run
@@ -171,20 +186,24 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         Some(script) => vec!["sh".into(), "-c".into(), script],
         None => args.command,
     };
+    let aside = Aside::start();
     if command.is_empty() {
         let shown = Shown {
             table: &table,
             key: &args.key,
             format: args.remote.format(),
         };
-        return hold(guard, signals, &shown).await;
+        let ended = hold(guard, &mut signals, &shown, &aside).await;
+        aside.finish();
+        return ended;
     }
     variables.push((TABLE_VARIABLE, table));
     let running = match Running::start(&command, &variables) {
         Ok(running) => running,
         Err(failure) => {
-            release(guard, &args.key).await?;
-            return Err(failure);
+            let released = release(guard, &args.key, &mut signals, &aside).await;
+            aside.finish();
+            return released.and(Err(failure));
         }
     };
     let mut holding = LockedCommand {
@@ -194,10 +213,10 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         signals,
         grace: args.grace.duration(),
         key: args.key,
-        aside: Aside::start(),
+        aside,
     };
-    let status = holding.until_ended().await?;
-    holding.end(status).await
+    let ended = holding.until_ended().await;
+    holding.end(ended).await
 }
 
 /// What is printed of a lock that is kept without a command.
@@ -208,7 +227,12 @@ struct Shown<'a> {
 }
 
 /// Keeps the lock without a command, until a signal or its loss.
-async fn hold(guard: LockGuard, mut signals: Signals, shown: &Shown<'_>) -> Result<u8, Failure> {
+async fn hold(
+    guard: LockGuard,
+    signals: &mut Signals,
+    shown: &Shown<'_>,
+    aside: &Aside,
+) -> Result<u8, Failure> {
     let printed = match shown.format {
         Format::Text => print_text(&format!("{}\n", guard.lock_ref())),
         Format::Json => print_json(&json!({
@@ -219,7 +243,7 @@ async fn hold(guard: LockGuard, mut signals: Signals, shown: &Shown<'_>) -> Resu
         })),
     };
     if let Err(unread) = printed {
-        release(guard, shown.key).await?;
+        release(guard, shown.key, signals, aside).await?;
         return Err(unread.into());
     }
     let lost = loop {
@@ -227,7 +251,7 @@ async fn hold(guard: LockGuard, mut signals: Signals, shown: &Shown<'_>) -> Resu
             biased;
             lost = guard.lost() => break lost,
             signal = signals.next() => if ends_a_wait(signal) {
-                release(guard, shown.key).await?;
+                release(guard, shown.key, signals, aside).await?;
                 return Ok(status_of_signal(signal as i32));
             },
         }
@@ -246,29 +270,34 @@ fn lost_words(key: &str, lost: &Lost) -> String {
 
 /// Gives the lock back. That it could not be told to the server is no failure of the command: the lock
 /// ends by itself.
-async fn release(guard: LockGuard, key: &str) -> Result<(), Failure> {
+async fn release(
+    guard: LockGuard,
+    key: &str,
+    signals: &mut Signals,
+    aside: &Aside,
+) -> Result<(), Failure> {
     let ttl = Span::from_secs(guard.ttl().as_secs());
-    match guard.release().await {
-        Ok(()) => Ok(()),
-        Err(ReleaseError::Lost(lost)) => Err(Failure::new(
-            exit::LOCK_LOST,
-            format!(
-                "the lock on {key} was lost before its release: {lost} ({})",
-                lost.reason.as_str()
-            ),
-        )),
-        Err(
+    let why = match signals.finish_soon(guard.release()).await {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(ReleaseError::Lost(lost))) => {
+            return Err(Failure::new(
+                exit::LOCK_LOST,
+                format!("the lock on {key} was lost before its release: {lost}"),
+            ));
+        }
+        Ok(Err(
             error @ (ReleaseError::Invalid(_)
             | ReleaseError::Denied(_)
             | ReleaseError::Unavailable(_)
             | ReleaseError::WriteUnknown(_)
             | ReleaseError::Other(_)),
-        ) => {
-            let what = format!("{key} could not be released and expires in at most {ttl}: {error}");
-            say(&what);
-            Ok(())
-        }
-    }
+        )) => error.to_string(),
+        Err(signal) => format!("{signal} came before an answer"),
+    };
+    aside.say(format!(
+        "{key} could not be released and expires in at most {ttl}: {why}"
+    ));
+    Ok(())
 }
 
 /// How long before the end of what was promised a command is stopped. With every call of the client answered more than this
@@ -303,22 +332,15 @@ struct LockedCommand {
 
 impl LockedCommand {
     /// Waits for the end of the command; stops it when the lock is lost.
-    async fn until_ended(&mut self) -> Result<CommandEnd, Failure> {
+    async fn until_ended(&mut self) -> CommandEnd {
         let mut stopping: Option<CommandStop> = None;
         // Fine enough for what is taken off the validity.
         let mut tick = interval(TICK.min(self.valid_for_most() / 20));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
+        let ended = loop {
             tokio::select! {
                 biased;
-                ended = self.running.ended() => {
-                    let status = status_of(ended?);
-                    if let Some(stopping) = stopping {
-                        self.finish(stopping).await;
-                        return Ok(CommandEnd { status, stopped: true });
-                    }
-                    return Ok(CommandEnd { status, stopped: false });
-                }
+                ended = self.running.ended() => break ended,
                 signal = self.signals.next() => self.pass(signal),
                 lost = self.guard.lost(), if stopping.is_none() => {
                     stopping = Some(self.stop_lost(&lost));
@@ -328,13 +350,31 @@ impl LockedCommand {
                     Some(stopping) => {
                         if !stopping.killed && self.client.clock().now() >= stopping.kill_at {
                             stopping.killed = true;
-                            self.running.kill();
+                            self.running.kill(&self.aside);
                             self.aside.say("the command did not stop; sending SIGKILL".to_owned());
                         }
                     }
                 },
             }
-        }
+        };
+        let stopped = stopping.is_some();
+        let status = match ended {
+            Ok(ended) => {
+                if let Some(stopping) = stopping {
+                    self.finish(stopping.kill_at).await;
+                }
+                status_of(ended)
+            }
+            Err(error) => {
+                // Whether it runs is not known, and nothing of it may where others can have the lock.
+                self.aside.say(format!(
+                    "the command cannot be waited for: {error}; ending what is left of it"
+                ));
+                self.finish(self.client.clock().now()).await;
+                exit::OS
+            }
+        };
+        CommandEnd { status, stopped }
     }
 
     /// How long one renewal is good for.
@@ -348,14 +388,14 @@ impl LockedCommand {
 
     fn pass(&self, signal: Signal) {
         if !self.signals.reached_the_group(signal) {
-            self.running.pass(signal);
+            self.running.pass(signal, &self.aside);
         }
     }
 
     /// The lock is lost. Nothing is left of its validity, so the command has what the user gives it.
     fn stop_lost(&mut self, lost: &Lost) -> CommandStop {
         let kill_at = self.client.clock().now().after(self.grace);
-        self.running.stop();
+        self.running.stop(&self.aside);
         let grace = Span::from_duration(self.grace);
         self.aside.say(format!(
             "{}; stopping the command: SIGTERM now, SIGKILL in {grace}",
@@ -379,7 +419,7 @@ impl LockedCommand {
         if now.until(valid_until) > lead {
             return None;
         }
-        self.running.stop();
+        self.running.stop(&self.aside);
         self.aside.say(format!(
             "no server answers, and the lock on {} may go to somebody else in {} ms; stopping the \
              command: SIGTERM now, SIGKILL then",
@@ -393,24 +433,29 @@ impl LockedCommand {
     }
 
     /// The command itself has ended; sees to what it started.
-    async fn finish(&mut self, stopping: CommandStop) {
-        let left = self.client.clock().now().until(stopping.kill_at);
-        if timeout(left, self.running.all_gone()).await.is_err() {
-            self.running.kill();
+    async fn finish(&mut self, kill_at: Moment) {
+        let left = self.client.clock().now().until(kill_at);
+        let stopped = self.running.all_gone(Signal::SIGTERM, &self.aside);
+        if timeout(left, stopped).await.is_err() {
+            self.running.kill(&self.aside);
             // A process that not even SIGKILL ends hangs in the kernel.
-            let _ = timeout(Duration::from_secs(1), self.running.all_gone()).await;
+            let killed = self.running.all_gone(Signal::SIGKILL, &self.aside);
+            let _ = timeout(KILLED_WITHIN, killed).await;
         }
     }
 
-    async fn end(self, ended: CommandEnd) -> Result<u8, Failure> {
-        if !ended.stopped {
-            release(self.guard, &self.key).await?;
-            return Ok(ended.status);
-        }
-        // It may still be there, or be lost; either way it has been said.
-        let _ = timeout(RELEASE_LOST_MAX, self.guard.release()).await;
+    async fn end(mut self, ended: CommandEnd) -> Result<u8, Failure> {
+        let result = if ended.stopped {
+            // It may still be there, or be lost; either way it has been said.
+            let _ = timeout(RELEASE_LOST_MAX, self.guard.release()).await;
+            Err(Failure::new(exit::LOCK_LOST, ""))
+        } else {
+            release(self.guard, &self.key, &mut self.signals, &self.aside)
+                .await
+                .map(|()| ended.status)
+        };
         self.aside.finish();
-        Err(Failure::new(exit::LOCK_LOST, ""))
+        result
     }
 }
 

@@ -29,7 +29,7 @@ mod views;
 mod waiting;
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write as _};
 
 use clap::{CommandFactory as _, Parser};
 use fermata_command::{Failure, Remote, exit};
@@ -86,10 +86,8 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(cli) => cli,
         Err(mut error) => {
             lock::tip(&mut error);
-            let code = if error.use_stderr() { exit::USAGE } else { 0 };
-            // Nowhere to say it: the status is left.
-            let _ = error.print();
-            return code;
+            value::tip(&mut error);
+            return printed(&error);
         }
     };
     let before = cli.remote;
@@ -151,21 +149,32 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
             put::run(args).await
         }
     };
-    match ended {
-        Ok(code) => code,
-        Err(failure) => {
-            if !failure.message.is_empty() {
-                eprintln!("fermata: {failure}");
-            }
-            failure.code
-        }
+    ended.unwrap_or_else(|failure| failed(&failure))
+}
+
+/// Prints help, or why the words make no sense.
+fn printed(error: &clap::Error) -> u8 {
+    let printed = error.print().and_then(|()| io::stdout().flush());
+    match (printed, error.use_stderr()) {
+        // Where it cannot be said, the status is left.
+        (_, true) => exit::USAGE,
+        (Ok(()), false) => 0,
+        (Err(unread), false) => failed(&unread.into()),
     }
+}
+
+/// Says why a command failed.
+fn failed(failure: &Failure) -> u8 {
+    if !failure.message.is_empty() {
+        eprintln!("fermata: {failure}");
+    }
+    failure.code
 }
 
 fn completions(shell: clap_complete::Shell) -> Result<u8, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "fermata", &mut script);
-    io::Write::write_all(&mut io::stdout(), &script)?;
+    io::stdout().write_all(&script)?;
     Ok(0)
 }
 

@@ -19,8 +19,10 @@ value was written under.
 
 Exit status: 0 the value is durable; 64 malformed; 66 no such table or lockRef;
 69 no server (the outcome is unknown); 70 the lock is lost (the outcome is
-unknown); 74 the value cannot be read; 75 --try, and others hold the lock; 77
-not allowed; 124 the wait timed out; 128+n ended by signal n.
+unknown); 74 the value cannot be read; 75 --try, and others hold the lock, or
+the lockRef does not hold its key yet, or a limit is reached, or the server is
+overloaded; 77 not allowed; 124 the wait timed out; 128+n ended by signal n,
+while it waited, or while it wrote (the outcome is unknown).
 
 Examples:
   fermata put orders-42 charged
@@ -131,6 +133,14 @@ pub(super) async fn section(
         .lock(client, &remote.table(), key, &mut signals)
         .await?;
     let written = (guard.lock_ref(), guard.fencing_token());
-    guard.release_with(mutation).await?;
+    match signals.finish_soon(guard.release_with(mutation)).await {
+        Ok(released) => released?,
+        Err(signal) => {
+            let what = format!(
+                "{signal} before an answer: whether {key} was changed is unknown; its lock ends by itself"
+            );
+            return Err(Failure::signal(signal, what));
+        }
+    }
     Ok(written)
 }

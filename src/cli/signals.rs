@@ -2,10 +2,13 @@
 
 use std::fs::File;
 use std::io;
+use std::pin::pin;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use super::ignored::is_ignored;
 
@@ -18,6 +21,9 @@ const HEARD: [Signal; 6] = [
     Signal::SIGUSR1,
     Signal::SIGUSR2,
 ];
+
+/// How long what ends a command may go on after a signal.
+const AFTER_SIGNAL_MAX: Duration = Duration::from_secs(2);
 
 /// Hears signals from when it is made, but for those that it was started to ignore: they do not end this process any more.
 pub struct Signals {
@@ -57,6 +63,32 @@ impl Signals {
         }
     }
 
+    /// The next one that ends a wait. May be dropped and called again.
+    async fn next_end(&mut self) -> Signal {
+        loop {
+            let signal = self.next().await;
+            if ends_a_wait(signal) {
+                return signal;
+            }
+        }
+    }
+
+    /// What `work` gives, unless a signal comes and it is not done within two seconds of that, or not before a second one: then
+    /// the first one. (Not at once: a Ctrl-C that ended the command may be heard here only after that end.)
+    pub async fn finish_soon<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Signal> {
+        let mut work = pin!(work);
+        let first = tokio::select! {
+            biased;
+            done = &mut work => return Ok(done),
+            signal = self.next_end() => signal,
+        };
+        tokio::select! {
+            biased;
+            done = timeout(AFTER_SIGNAL_MAX, work) => done.map_err(|_| first),
+            _ = self.next_end() => Err(first),
+        }
+    }
+
     /// Whether a command that shares this process's group has the signal already. A terminal gives the
     /// signals of its keys (Ctrl-C, Ctrl-\) to its whole foreground process group. Where a signal came from
     /// cannot be seen, so while in the foreground these two are taken to be the terminal's.
@@ -75,4 +107,53 @@ pub fn ends_a_wait(signal: Signal) -> bool {
         signal,
         Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    /// Hears what is sent here.
+    fn signals() -> (mpsc::Sender<Signal>, Signals) {
+        let (notify, heard) = mpsc::channel(HEARD.len());
+        let terminal = None;
+        (notify, Signals { heard, terminal })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_done_soon_after_a_signal_is_done() {
+        let (notify, mut signals) = signals();
+        let work = || async {
+            sleep(Duration::from_secs(1)).await;
+            7
+        };
+        assert_eq!(signals.finish_soon(work()).await, Ok(7));
+        notify.send(Signal::SIGINT).await.unwrap();
+        assert_eq!(signals.finish_soon(work()).await, Ok(7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_takes_longer_is_left_after_a_while_or_at_a_second_signal() {
+        for (sent, left_after) in [
+            (&[Signal::SIGTERM][..], AFTER_SIGNAL_MAX),
+            (&[Signal::SIGTERM, Signal::SIGINT], Duration::ZERO),
+            // That one is for a command.
+            (&[Signal::SIGTERM, Signal::SIGUSR1], AFTER_SIGNAL_MAX),
+        ] {
+            let (notify, mut signals) = signals();
+            for signal in sent {
+                notify.send(*signal).await.unwrap();
+            }
+            let start = Instant::now();
+            let left = signals.finish_soon(pending::<()>()).await;
+            assert_eq!(left, Err(Signal::SIGTERM));
+            let took = start.elapsed();
+            let soon = left_after + Duration::from_millis(10);
+            assert!((left_after..soon).contains(&took), "{sent:?}: {took:?}");
+        }
+    }
 }

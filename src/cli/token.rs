@@ -1,6 +1,6 @@
 //! `fermata token`: makes a token by which a server knows a client.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,8 @@ let clients change over, and take the old line away. The server takes the file
 within some two seconds of each change.
 
 Exit status: 0; 64 malformed; 71 the system gives no random bytes; 73 the file
-is there already, or cannot be made.
+is there already, or cannot be made; 74 the line cannot be printed: then no
+file is left.
 
 Example:
   fermata token billing --out billing.token >> tokens";
@@ -51,7 +52,9 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         )));
     };
     write(&args.out, &made.token)?;
-    print_text(&format!("{}\n", made.line))?;
+    let printed = print_text(&format!("{}\n", made.line));
+    // Without its line the token is of no use, and the file is in the way of the next try.
+    printed.inspect_err(|_| drop(fs::remove_file(&args.out)))?;
     Ok(0)
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use fermata_client::{Client, LockStatus, public_part};
 use fermata_command::output::{Format, print_json};
 use fermata_command::remote::variable;
@@ -13,6 +14,18 @@ use serde_json::json;
 
 use super::lock::LOCK_REF_VARIABLE;
 use crate::lock::LockRef;
+
+/// Adds to the refusal of a value that is no text how such a one is given.
+pub fn tip(error: &mut clap::Error) {
+    let usage = error.get(ContextKind::Usage).map(ToString::to_string);
+    let of_put = usage.is_some_and(|usage| usage.contains(" put "));
+    if error.kind() != ErrorKind::InvalidUtf8 || !of_put {
+        return;
+    }
+    let tip = "give a value of any bytes on stdin (-), or in a file (--file FILE)";
+    let tips = ContextValue::StyledStrs(vec![tip.into()]);
+    error.insert(ContextKind::Suggested, tips);
+}
 
 /// Reads a value from where it was said to be.
 pub fn read(given: Option<&str>, file: Option<&PathBuf>) -> Result<Bytes, Failure> {

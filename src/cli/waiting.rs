@@ -8,7 +8,8 @@ use std::time::Duration;
 use fermata_client::{
     Client, LockGuard, LockRequest, Moment, Progress, QueueEntry, SessionRequest, WaitError,
 };
-use fermata_command::{Failure, Span, SpanError, exit};
+use fermata_command::output::moves_cursor;
+use fermata_command::{Failure, Span, exit};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::sys::signal::Signal;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -27,6 +28,9 @@ const HOLDER_WITHIN: Duration = Duration::from_secs(1);
 /// A line at least this often where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(30);
 
+/// More seconds than this are no wait that anybody means, and no time that can be added.
+const SECONDS_MAX: Duration = Duration::from_secs(u32::MAX as u64);
+
 /// How to take the lock.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Taking the lock")]
@@ -40,7 +44,9 @@ pub struct LockFlags {
     )]
     pub once: bool,
 
-    /// Wait this long at most, then exit with 124; a bare number is seconds [default: without end]
+    /// Wait this long at most, then exit with 124; a bare number is seconds, as 1.5. Until a server is reached
+    /// --timeout counts instead, with --try as well. (Of flock, --timeout is the same as --wait; here it is
+    /// how long a call to the server may take) [default: without end]
     #[arg(short = 'w', long, value_name = "SPAN", value_parser = span_or_seconds)]
     pub wait: Option<Span>,
 
@@ -52,7 +58,8 @@ pub struct LockFlags {
     #[arg(short = 'q', long)]
     pub quiet: bool,
 
-    /// The lock lives this long without a renewal from here (they are sent each third of it)
+    /// The lock lives this long without a renewal from here (they are sent each third of it), and some 15 s
+    /// longer where this process is stopped, or its machine gone, while the connection stays open
     /// [default: the server's, 30s; of lock 60s]
     #[arg(long, value_name = "SPAN")]
     pub ttl: Option<Span>,
@@ -68,11 +75,26 @@ pub struct LockFlags {
 }
 
 /// As `flock` takes it as well.
-fn span_or_seconds(text: &str) -> Result<Span, SpanError> {
-    match text.parse::<u32>() {
-        Ok(seconds) => Ok(Span::from_secs(seconds.into())),
-        Err(_) => text.parse(),
+fn span_or_seconds(text: &str) -> Result<Span, String> {
+    let span = seconds(text).or_else(|| text.parse().ok());
+    span.ok_or_else(|| {
+        format!(
+            "{text:?} is no span of time; write seconds, or numbers with units: 1.5, 500ms, 1m30s"
+        )
+    })
+}
+
+/// `30`, or `1.5`.
+fn seconds(text: &str) -> Option<Span> {
+    if !text
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.')
+    {
+        return None;
     }
+    let seconds: f64 = text.parse().ok()?;
+    let span = Duration::try_from_secs_f64(seconds).ok()?;
+    (span <= SECONDS_MAX).then(|| Span::from_duration(span))
 }
 
 impl LockFlags {
@@ -149,7 +171,7 @@ impl LockFlags {
         let request = self.request(table, key);
         let limit = self.limit();
         let end = limit.map(|limit| client.clock().now().after(limit));
-        let mut entry = take_entry(self.enqueue(client, request), signals).await?;
+        let mut entry = take_entry(self.enqueue(client, request), key, signals).await?;
         let limit = end.map(|end| client.clock().now().until(end));
         let shown = limit != Some(Duration::ZERO) && !self.quiet;
         let watched = AwaitedKey { table, key, shown };
@@ -171,6 +193,7 @@ impl LockFlags {
 /// Takes an entry. A signal meanwhile gives it back as soon as the server has said which one it is.
 async fn take_entry(
     creating: impl Future<Output = Result<QueueEntry, Failure>>,
+    key: &str,
     signals: &mut Signals,
 ) -> Result<QueueEntry, Failure> {
     tokio::pin!(creating);
@@ -183,7 +206,8 @@ async fn take_entry(
             if let Ok(Ok(entry)) = timeout(GIVE_UP_MAX, &mut creating).await {
                 give_up(entry, signals).await;
             }
-            return Err(Failure::signal(signal, signal.to_string()));
+            let what = format!("{signal} while joining the queue of {key}");
+            return Err(Failure::signal(signal, what));
         }
     }
 }
@@ -312,8 +336,7 @@ impl Drop for Line {
 impl Line {
     fn new(key: &str, start: Moment) -> Line {
         // One that cannot move its cursor gets a new line now and then, as a file does.
-        let moves = std::env::var_os("TERM").is_none_or(|term| term != "dumb");
-        let bar = (io::stderr().is_terminal() && moves).then(|| {
+        let bar = (io::stderr().is_terminal() && moves_cursor()).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
             match ProgressStyle::with_template("{spinner} {wide_msg}") {
                 Ok(style) => bar.with_style(style),
@@ -381,6 +404,35 @@ mod tests {
             position,
             estimate,
             waited: ms(waited_ms),
+        }
+    }
+
+    #[test]
+    fn a_wait_is_given_as_flock_has_it_or_with_units() {
+        for (text, waits) in [
+            ("0", ms(0)),
+            ("30", ms(30_000)),
+            ("1.5", ms(1_500)),
+            (".25", ms(250)),
+            ("300ms", ms(300)),
+            ("1m30s", ms(90_000)),
+        ] {
+            let span = span_or_seconds(text).map(Span::duration);
+            assert_eq!(span, Ok(waits), "{text}");
+        }
+        for text in [
+            "",
+            ".",
+            "1.2.3",
+            "-1",
+            "1e3",
+            "inf",
+            "1.5s",
+            "30x",
+            "999999999999",
+        ] {
+            let said = span_or_seconds(text).unwrap_err();
+            assert!(said.contains("write seconds"), "{said}");
         }
     }
 

@@ -15,15 +15,15 @@ use super::Config;
 
 /// Environment variables with this prefix are settings; other `FERMATA_` names are not.
 pub(super) const PREFIX: &str = "FERMATA_CFG_";
-/// What people write for it.
-const PREFIX_SHORT: &str = "FERMATA_";
 /// Stands between the levels of a setting in the name of an environment variable.
-const LEVELS: &str = "__";
+pub(super) const LEVELS: &str = "__";
 /// No setting is deeper.
 const LEVELS_MAX: usize = 8;
 const NO_SUCH_SETTING: &str = "there is no such setting";
 /// The usual variable for `log.filter`; an own `FERMATA_CFG_LOG__FILTER` comes before it.
 const RUST_LOG: &str = "RUST_LOG";
+/// The variable that names the file, where no flag does.
+const FILE_VARIABLE: &str = "FERMATA_CONFIG";
 
 /// What to read the configuration from; the later in this list, the higher the precedence.
 #[derive(Debug, Clone, Default)]
@@ -148,24 +148,6 @@ impl Sources {
         std::env::vars_os().collect()
     }
 
-    /// Variables that look like settings, and are none for want of a part of their prefix: with what they should be called.
-    pub fn overlooked(&self) -> Vec<(String, String)> {
-        let schema = serde_json::to_value(Config::default()).unwrap_or_default();
-        let names = self
-            .environment
-            .iter()
-            .filter_map(|(name, _)| name.to_str());
-        let names = names.filter_map(|name| {
-            let rest = name.strip_prefix(PREFIX_SHORT)?;
-            let path = rest.to_ascii_lowercase().replace(LEVELS, ".");
-            let mut levels = path.split('.');
-            let found = levels.try_fold(&schema, |at, level| at.get(level));
-            let is_one = found.is_some_and(|found| !found.is_object());
-            is_one.then(|| (name.to_owned(), format!("{PREFIX}{rest}")))
-        });
-        names.collect()
-    }
-
     /// All layers on top of each other, each value with where it came from (none: the file).
     fn merge(
         &self,
@@ -191,10 +173,13 @@ impl Sources {
                         origin: Some(format!("file {}", path.display())),
                     }),
                 },
-                Err(error) => problems.push(plain(format!(
-                    "cannot read the configuration file {}: {error}",
-                    path.display()
-                ))),
+                Err(error) => problems.push(Problem {
+                    origin: Some(self.origin_of_file(path)),
+                    ..plain(format!(
+                        "cannot read the configuration file {}: {error}",
+                        path.display()
+                    ))
+                }),
             }
         }
         let merged = builder
@@ -208,6 +193,15 @@ impl Sources {
                 problems.push(plain(reason(error)));
                 Map::new()
             }
+        }
+    }
+
+    /// What named the file.
+    fn origin_of_file(&self, path: &Path) -> String {
+        let mut variables = self.environment.iter();
+        match variables.any(|(name, value)| name == FILE_VARIABLE && Path::new(value) == path) {
+            true => format!("environment variable {FILE_VARIABLE}"),
+            false => "flag --config".to_owned(),
         }
     }
 
@@ -350,8 +344,20 @@ impl Walk<'_> {
     }
 
     fn origin(&self, value: &Value) -> Option<String> {
-        let origin = value.origin().unwrap_or(self.file);
+        let origin = origin_of_first(value).unwrap_or(self.file);
         (!origin.is_empty()).then(|| origin.to_owned())
+    }
+}
+
+/// Where a value was set. The library knows that of a section by what is in it only: of that the first by name counts.
+fn origin_of_first(value: &Value) -> Option<&str> {
+    let inner = match &value.kind {
+        ValueKind::Table(below) => below.iter().min_by(|(a, _), (b, _)| a.cmp(b)),
+        _ => None,
+    };
+    match inner {
+        Some((_, first)) => origin_of_first(first),
+        None => value.origin(),
     }
 }
 

@@ -9,6 +9,7 @@ mod clients;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod load;
+mod overlooked;
 mod peers;
 mod store;
 #[cfg(test)]

@@ -148,6 +148,26 @@ fn unknown_settings_are_named_at_every_level_with_where_they_came_from() {
 }
 
 #[test]
+fn a_section_that_there_is_not_was_set_where_what_is_in_it_was() {
+    let unknown = [
+        ("FERMATA_CFG_LOCK__B__C", "1"),
+        ("FERMATA_CFG_LOCK__A", "1"),
+        ("FERMATA_CFG_TABLES__A__B", "1"),
+    ];
+    let (_file, layered) = with_file(environment(&unknown), "insecure = false");
+    for sources in [environment(&unknown), layered] {
+        assert_eq!(
+            problems(&sources),
+            [
+                "lock: there is no such setting (environment variable FERMATA_CFG_LOCK__A)",
+                "tables.a: unknown field `b`, expected `commit` \
+                 (environment variable FERMATA_CFG_TABLES__A__B)",
+            ]
+        );
+    }
+}
+
+#[test]
 fn every_problem_is_told_at_once() {
     let text = "insecure = 1\nlisten = []\n[limits]\nkey_bytes_max = 64.5\nsessions_max = 0";
     let (file, sources) = with_file(environment(&[("FERMATA_CFG_LOG__FORMAT", "xml")]), text);
@@ -210,6 +230,14 @@ fn a_file_that_cannot_be_read_is_named() {
     let found = problems(&sources);
     assert_eq!(found.len(), 1);
     assert!(found[0].contains("/nowhere/fermata.toml"), "{found:?}");
+    assert!(found[0].ends_with(" (flag --config)"), "{found:?}");
+    let variable = ("FERMATA_CONFIG".into(), "/nowhere/fermata.toml".into());
+    sources.environment.push(variable);
+    let found = problems(&sources);
+    assert!(
+        found[0].ends_with(" (environment variable FERMATA_CONFIG)"),
+        "{found:?}"
+    );
 
     let (file, sources) = with_file(environment(&[]), "listen = ");
     let found = problems(&sources);
@@ -486,15 +514,32 @@ fn the_largest_number_of_a_setting_can_be_printed_and_fed_back() {
 }
 
 #[test]
-fn a_variable_that_lacks_a_part_of_its_prefix_is_told() {
+fn a_variable_that_is_called_nearly_as_a_setting_is_told() {
     let sources = Sources {
         environment: [
             ("FERMATA_LISTEN", "127.0.0.1:1"),
             ("FERMATA_STORE__KIND", "cassandra"),
+            ("FERMATA_LOG_FILTER", "debug"),
+            ("FERMATA_STORE_KIND", "cassandra"),
+            // As the flags are called.
+            ("FERMATA_STORE", "cassandra"),
+            ("FERMATA_PEER_LISTEN", "127.0.0.1:1"),
+            ("FERMATA_CONTACT_POINTS", "a"),
+            ("FERMATA_TOKENS_FILE", "x"),
             // Set by others, or for clients.
             ("FERMATA_PORT", "tcp://10.0.0.1:7450"),
-            ("FERMATA_STORE", "x"),
             ("FERMATA_ENDPOINT", "x"),
+            ("FERMATA_TABLE", "x"),
+            ("FERMATA_TOKEN", "x"),
+            ("FERMATA_TOKEN_FILE", "x"),
+            ("FERMATA_CA_FILE", "x"),
+            ("FERMATA_CERTIFICATE_FILE", "x"),
+            ("FERMATA_CERTIFICATE_KEY_FILE", "x"),
+            ("FERMATA_CASSANDRA_PASSWORD", "x"),
+            ("FERMATA_CONFIG", "x"),
+            ("FERMATA_LOCK_REF", "x"),
+            ("FERMATA_KEY", "x"),
+            ("FERMATA_FENCING_TOKEN", "x"),
             ("FERMATA_CFG_LISTEN", "127.0.0.1:1"),
             ("FERMATA_", ""),
         ]
@@ -505,6 +550,15 @@ fn a_variable_that_lacks_a_part_of_its_prefix_is_told() {
     let expected = [
         ("FERMATA_LISTEN", "FERMATA_CFG_LISTEN"),
         ("FERMATA_STORE__KIND", "FERMATA_CFG_STORE__KIND"),
+        ("FERMATA_LOG_FILTER", "FERMATA_CFG_LOG__FILTER"),
+        ("FERMATA_STORE_KIND", "FERMATA_CFG_STORE__KIND"),
+        ("FERMATA_STORE", "FERMATA_CFG_STORE__KIND"),
+        ("FERMATA_PEER_LISTEN", "FERMATA_CFG_PEERS__LISTEN"),
+        (
+            "FERMATA_CONTACT_POINTS",
+            "FERMATA_CFG_STORE__CASSANDRA__CONTACT_POINTS",
+        ),
+        ("FERMATA_TOKENS_FILE", "FERMATA_CFG_AUTH__TOKENS_FILE"),
     ];
     let expected = expected.map(|(name, meant)| (name.to_owned(), meant.to_owned()));
     assert_eq!(sources.overlooked(), expected);

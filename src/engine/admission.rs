@@ -7,6 +7,7 @@
 //! are in flight is refused at once: a queue in front would only make the late ones later. While there is a queue in front of
 //! the engine that does not go away, a call that waited in it is refused as well.
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +24,9 @@ const GROWS_AFTER: usize = 4;
 const TIMES_THE_FASTEST: u32 = 4;
 /// … but not what any pause makes slow.
 const LATE_AFTER_LEAST: Duration = Duration::from_millis(250);
+/// One that is given up by its caller is late from here on, and after what the fastest and most of what others take: what it took
+/// is what its caller waited, and not what it would have.
+const GIVEN_UP_LATE_AFTER_LEAST: Duration = Duration::from_millis(50);
 /// The fastest one lately: of the present span of this length, and the one before.
 const SPAN: Duration = Duration::from_secs(30);
 /// In spans of this length it is looked at whether most came late.
@@ -67,7 +71,7 @@ pub(super) enum DoneBy {
     Memory,
 }
 
-/// A call that was begun. One that is dropped was given up by its caller: late, whatever it took.
+/// A call that was begun. One that is dropped was given up by its caller; what it began goes on.
 pub(super) struct BegunCall<'a> {
     admission: &'a Admission,
     clock: &'a dyn Clock,
@@ -99,8 +103,9 @@ impl Admission {
     }
 
     /// When to come again, where a call that comes now would be refused.
-    pub fn is_full(&self) -> Option<TooMuch> {
-        let window = self.window();
+    pub fn is_full(&self, now: Duration) -> Option<TooMuch> {
+        let mut window = self.window();
+        window.end_given_up(now);
         (window.in_flight >= window.size).then(|| window.too_much())
     }
 
@@ -134,6 +139,13 @@ impl Admission {
 }
 
 impl BegunCall<'_> {
+    /// The same, as if it were begun now.
+    #[must_use]
+    pub fn begun_now(mut self) -> Self {
+        self.begun = self.clock.boot();
+        self
+    }
+
     /// It was done.
     pub fn done(mut self, by: DoneBy) {
         self.came_of = CameOf::Done(by);
@@ -160,6 +172,8 @@ impl Drop for BegunCall<'_> {
 struct AdmissionWindow {
     size: usize,
     in_flight: usize,
+    /// Those among them that were given up, by when what they began is taken to be done.
+    given_up: VecDeque<Duration>,
     grows: usize,
     /// What the fastest took that went to the store, in this span and in the one before.
     fastest: [Duration; 2],
@@ -188,6 +202,7 @@ impl AdmissionWindow {
         AdmissionWindow {
             size: MOST,
             in_flight: 0,
+            given_up: VecDeque::new(),
             grows: 0,
             fastest: [Duration::MAX; 2],
             span_begun: Duration::ZERO,
@@ -200,6 +215,7 @@ impl AdmissionWindow {
     }
 
     fn begin(&mut self, now: Duration, waited: Duration) -> Result<(), TooMuch> {
+        self.end_given_up(now);
         let was_late = |at| now.saturating_sub(at) < LATELY;
         let is_old = waited > AGE_MAX && self.halved_at.is_some_and(was_late);
         if is_old || self.in_flight >= self.size {
@@ -207,6 +223,13 @@ impl AdmissionWindow {
         }
         self.in_flight += 1;
         Ok(())
+    }
+
+    fn end_given_up(&mut self, now: Duration) {
+        while self.given_up.front().is_some_and(|at| *at <= now) {
+            self.given_up.pop_front();
+            self.in_flight -= 1;
+        }
     }
 
     fn too_much(&self) -> TooMuch {
@@ -218,19 +241,35 @@ impl AdmissionWindow {
     /// A call ended. How many may be in flight from now on, where these are fewer than before.
     fn ended(&mut self, begun: Duration, now: Duration, came_of: CameOf) -> Option<usize> {
         let in_flight = self.in_flight;
-        self.in_flight -= 1;
         let took = now.saturating_sub(begun);
+        match came_of {
+            CameOf::GivenUp if took < self.usual => self.given_up.push_back(begun + self.usual),
+            CameOf::GivenUp | CameOf::Refused | CameOf::Done(_) => self.in_flight -= 1,
+        }
         match came_of {
             CameOf::Refused => return None,
             CameOf::Done(DoneBy::Store) => self.note_fastest(now, took),
             CameOf::Done(DoneBy::Memory) | CameOf::GivenUp => {}
         }
         let fastest = self.fastest[0].min(self.fastest[1]);
-        let late_after = match fastest {
-            Duration::MAX => LATE_AFTER_LEAST,
-            fastest => LATE_AFTER_LEAST.max(fastest.saturating_mul(TIMES_THE_FASTEST)),
+        let fastest = if fastest == Duration::MAX {
+            Duration::ZERO
+        } else {
+            fastest
         };
-        let is_late = took > late_after || came_of == CameOf::GivenUp;
+        let late_after = match came_of {
+            // No caller listens for so many times the fastest where all are late.
+            CameOf::GivenUp => GIVEN_UP_LATE_AFTER_LEAST
+                .max(fastest)
+                .max(self.usual * 3 / 4),
+            CameOf::Refused | CameOf::Done(_) => {
+                LATE_AFTER_LEAST.max(fastest.saturating_mul(TIMES_THE_FASTEST))
+            }
+        };
+        let is_late = took > late_after;
+        if came_of == CameOf::GivenUp && !is_late {
+            return None;
+        }
         self.usual = self.usual - self.usual / 8 + took / 8;
         let number = now.as_nanos() / SLOT.as_nanos();
         if self.slot.number != number {
@@ -428,6 +467,43 @@ mod tests {
             }
             assert!(window.size < 2 * LEAST, "{came_of:?}: {}", window.size);
         }
+    }
+
+    /// Whoever makes calls and takes them back at once makes nobody else's late.
+    #[test]
+    fn calls_that_are_given_up_at_once_are_no_overload() {
+        let mut window = AdmissionWindow::new();
+        for turn in 0..100 {
+            let begun = ms(100 * turn);
+            for _ in 0..80 {
+                window.begin(begun, ms(0)).unwrap();
+                window.ended(begun, begun + ms(2), CameOf::GivenUp);
+            }
+            assert_eq!(round(&mut window, 10, begun, ms(8)), 10);
+        }
+        assert_eq!(window.size, MOST);
+        assert!(window.in_flight <= 80, "{}", window.in_flight);
+    }
+
+    /// What they began goes on, and has its room until it is done.
+    #[test]
+    fn calls_that_are_given_up_at_once_keep_their_room_for_as_long_as_others_take() {
+        let mut window = AdmissionWindow::new();
+        for turn in 0..20 {
+            round(&mut window, 10, ms(100 * turn), ms(80));
+        }
+        let now = ms(3_000);
+        let begun = (0..2 * MOST).filter(|_| {
+            let is_begun = window.begin(now, ms(0)).is_ok();
+            if is_begun {
+                window.ended(now, now + ms(1), CameOf::GivenUp);
+            }
+            is_begun
+        });
+        assert_eq!(begun.count(), MOST);
+        window.begin(now + ms(60), ms(0)).unwrap_err();
+        assert_eq!(window.begin(now + ms(81), ms(0)), Ok(()));
+        assert_eq!(window.in_flight, 1);
     }
 
     /// What is done in memory does not make a store late that is far away.

@@ -14,7 +14,7 @@ use super::watch::Watch;
 use crate::key::NewEntry;
 use crate::key::machine::{Answer, Call, EntryRef, LeaseSource, LeaseStatus};
 use crate::limits::Limits;
-use crate::lock::{KeyId, Liveness, LockRef, ReplicaId, SessionId, TableName};
+use crate::lock::{KeyId, Liveness, LockRef, ReplicaId, SessionId, TableName, Tag};
 use crate::store::SessionRow;
 
 /// The engine of one replica. Cheap to clone.
@@ -155,8 +155,13 @@ impl Engine {
             Begins::Entry => &self.shared.begins,
             Begins::Read => &self.shared.reads,
         };
+        let replica = self.current().ok()?;
+        // Of several replicas the home of a key decides, which may be another one.
+        if !replica.local.is_alone() {
+            return None;
+        }
         admission
-            .is_full()
+            .is_full(replica.local.clock.boot())
             .map(|TooMuch { again_after }| again_after)
     }
 
@@ -170,30 +175,57 @@ impl Engine {
         begun.map_err(|TooMuch { again_after }| EngineError::Overloaded { again_after })
     }
 
+    /// What an entry lives by, and its room among those of its session.
+    async fn liveness(
+        &self,
+        replica: &Replica,
+        id: &KeyId,
+        (live_by, tag): (LiveBy, Tag),
+    ) -> Result<(Liveness, Option<sessions::Room>), EngineError> {
+        let session = match live_by {
+            LiveBy::Ttl(ttl_ms) => return Ok((Liveness::Own { ttl_ms }, None)),
+            LiveBy::Session(session) => session,
+        };
+        replica.sessions.validity(session).await?;
+        let room = match replica.sessions.room(session) {
+            Ok(room) => Some(room),
+            Err(NoRoom::Ended) => return Err(EngineError::SessionEnded),
+            Err(NoRoom::Ending) => return Err(EngineError::ending()),
+            // A repeated call needs no room: it makes no new entry (I5).
+            Err(NoRoom::Full) if replica.shell.has_made(id, tag) => None,
+            Err(NoRoom::Full) => {
+                return Err(EngineError::Exhausted {
+                    what: "lock_refs_per_session_max",
+                    limit: self.shared.limits.lock_refs_per_session_max as u64,
+                });
+            }
+        };
+        Ok((Liveness::Session(session), room))
+    }
+
     /// Adds an entry to the queue of a key.
     pub async fn create(&self, call: CreateCall) -> Result<CreatedLockRef, EngineError> {
         let replica = self.current()?;
         let id = self.id_of(call.id)?;
-        let (liveness, _room) = match call.live_by {
-            LiveBy::Ttl(ttl_ms) => (Liveness::Own { ttl_ms }, None),
-            LiveBy::Session(session) => {
-                replica.sessions.validity(session).await?;
-                let room = match replica.sessions.room(session) {
-                    Ok(room) => Some(room),
-                    Err(NoRoom::Ended) => return Err(EngineError::SessionEnded),
-                    Err(NoRoom::Ending) => return Err(EngineError::ending()),
-                    // A repeated call needs no room: it makes no new entry (I5).
-                    Err(NoRoom::Full) if replica.shell.has_made(&id, call.tag) => None,
-                    Err(NoRoom::Full) => {
-                        return Err(EngineError::Exhausted {
-                            what: "lock_refs_per_session_max",
-                            limit: self.shared.limits.lock_refs_per_session_max as u64,
-                        });
-                    }
-                };
-                (Liveness::Session(session), room)
-            }
+        // Before a session is looked for, which may take reads of the store.
+        let admitted = match Self::admitted(&self.shared.begins, &replica, call.waited) {
+            Ok(admitted) => Some(admitted),
+            // A repeated call makes no new entry (I5).
+            Err(_) if replica.shell.has_made(&id, call.tag) => None,
+            Err(overloaded) => return Err(overloaded),
         };
+        let refused = |admitted: Option<BegunCall<'_>>, error| {
+            if let Some(admitted) = admitted {
+                admitted.refused();
+            }
+            Err(error)
+        };
+        let (liveness, _room) = match self.liveness(&replica, &id, (call.live_by, call.tag)).await {
+            Ok(lives) => lives,
+            Err(error) => return refused(admitted, error),
+        };
+        // What its session's keeper takes says nothing of the store.
+        let admitted = admitted.map(BegunCall::begun_now);
         let entry = Box::new(NewEntry {
             tag: call.tag,
             mode: call.mode,
@@ -203,17 +235,8 @@ impl Engine {
             created_at_ms: replica.local.clock.wall_ms(),
         });
         let read_value = call.read_value;
-        let admitted = match Self::admitted(&self.shared.begins, &replica, call.waited) {
-            Ok(admitted) => Some(admitted),
-            // A repeated call makes no new entry (I5).
-            Err(_) if replica.shell.has_made(&id, call.tag) => None,
-            Err(overloaded) => return Err(overloaded),
-        };
         if let Err(no_room) = replica.shell.admit(&id, &entry.identity) {
-            if let Some(admitted) = admitted {
-                admitted.refused();
-            }
-            return Err(no_room);
+            return refused(admitted, no_room);
         }
         let is_in_memory = replica.shell.is_in_memory(&id);
         let answer = replica

@@ -42,7 +42,14 @@ impl Reports {
     /// A machine reports.
     pub fn report(&self, cell: &KeyCell, slot: &Slot, report: &Report) {
         match report {
-            Report::Granted { seq, at_once } => self.granted(cell, slot, *seq, *at_once),
+            Report::Granted {
+                seq,
+                at_once,
+                held_before,
+            } => match held_before {
+                true => self.kept_on(cell, slot),
+                false => self.granted(cell, slot, *seq, *at_once),
+            },
             Report::Evicted {
                 entry,
                 end,
@@ -99,6 +106,17 @@ impl Reports {
                 }
             }
         }
+    }
+
+    /// The holder is the one that it was before this replica became the home: nobody waited for that.
+    fn kept_on(&self, cell: &KeyCell, slot: &Slot) {
+        let Some(state) = slot.machine.state() else {
+            return;
+        };
+        let waiters = state.entries.len().saturating_sub(1);
+        let owner = state.holder().map(|holder| &*holder.owner);
+        let now = self.clock.boot();
+        self.activity.waiting(&cell.id, now, waiters, owner);
     }
 
     fn granted(&self, cell: &KeyCell, slot: &Slot, seq: Seq, at_once: bool) {

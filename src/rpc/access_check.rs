@@ -77,7 +77,7 @@ impl AccessCheck {
         headers: &HeaderMap,
         caller: Option<&Origin>,
     ) -> Result<Login, Status> {
-        if path.starts_with(OPEN) {
+        if is_open(path) {
             return Ok(Login::nobody());
         }
         let policy = self.access.policy();
@@ -105,8 +105,8 @@ impl AccessCheck {
 
     /// The same of what is not about one key, nor one session.
     pub fn check_scope(&self, login: &Login, verbs: Verbs, scope: Scope<'_>) -> Result<(), Status> {
+        self.still_knows(login)?;
         let policy = self.access.policy();
-        policy.still_knows(login).map_err(status::login_ended)?;
         if policy.allows(&login.identity, verbs, scope) {
             return Ok(());
         }
@@ -122,7 +122,15 @@ impl AccessCheck {
     /// Whether a login still counts.
     pub(super) fn still_knows(&self, login: &Login) -> Result<(), Status> {
         let policy = self.access.policy();
-        policy.still_knows(login).map_err(status::login_ended)
+        policy.still_knows(login).map_err(|why| {
+            let ended = status::login_ended(why);
+            if let Some(left_out) = is_to_be_written(&self.logins) {
+                let (identity, from) = (&*login.identity, &*login.from);
+                let why = ended.message();
+                tracing::warn!(target: AUDIT, identity, from, why, left_out, "a login has ended");
+            }
+            ended
+        })
     }
 
     /// Returns once a login does not count any more: what a stream that began by it ends with.
@@ -138,6 +146,16 @@ impl AccessCheck {
         target: &Target,
     ) -> Status {
         self.until(|| self.check(login, verbs, target)).await
+    }
+
+    /// The same of what is not about one key, nor one session.
+    pub(super) async fn until_scope_refused(
+        &self,
+        login: &Login,
+        verbs: Verbs,
+        scope: Scope<'_>,
+    ) -> Status {
+        self.until(|| self.check_scope(login, verbs, scope)).await
     }
 
     /// Returns what this refuses with, once it does. It is asked anew whenever tokens or rules are replaced.
@@ -159,6 +177,11 @@ impl AccessCheck {
             tracing::warn!(target: AUDIT, from, why, left_out, "a connection was refused");
         }
     }
+}
+
+/// Whether everybody may call this path.
+pub(super) fn is_open(path: &str) -> bool {
+    path.starts_with(OPEN)
 }
 
 /// How many were left out since one was written; `None` where this one is left out as well.
@@ -195,9 +218,20 @@ pub(super) fn forced(
 }
 
 /// A backup was begun: whoever has it has every value.
-pub(super) fn backed_up(login: &Login) {
+pub(super) fn backup_begun(login: &Login) {
     let (identity, from) = (&*login.identity, &*login.from);
-    tracing::info!(target: AUDIT, identity, from, "a backup");
+    tracing::info!(target: AUDIT, identity, from, "a backup was begun");
+}
+
+/// It ended: whole, with a status, or since its caller went away.
+pub(super) fn backup_ended(login: &Login, came: Result<(), Option<&Status>>) {
+    let (identity, from) = (&*login.identity, &*login.from);
+    let came = match came {
+        Ok(()) => "whole".to_owned(),
+        Err(Some(status)) => format!("{:?}: {}", status.code(), status.message()),
+        Err(None) => "its caller went away".to_owned(),
+    };
+    tracing::info!(target: AUDIT, identity, from, came, "a backup ended");
 }
 
 /// The token in the headers of a call.

@@ -10,8 +10,9 @@ use futures_util::Stream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
-use super::status;
 use super::stopping::Stopping;
+use super::{AccessCheck, access_check, status};
+use crate::access::{Login, Scope, Verbs};
 use crate::engine::{BackupParts, Engine};
 
 /// One at a time: each reads all that there is, and keeps the pages that are replaced meanwhile.
@@ -24,8 +25,14 @@ impl Backups {
         Backups(Arc::new(Semaphore::new(1)))
     }
 
-    /// Begins one.
-    pub async fn begin(&self, engine: &Engine, stopping: Stopping) -> Result<BackupStream, Status> {
+    /// Begins one for who may do this with everything, and for as long as that is so.
+    pub async fn begin(
+        &self,
+        engine: &Engine,
+        stopping: Stopping,
+        (access, login, verbs): (AccessCheck, Login, Verbs),
+    ) -> Result<BackupStream, Status> {
+        access.check_scope(&login, verbs, Scope::Everything)?;
         let turn = Arc::clone(&self.0).try_acquire_owned();
         let turn = turn.map_err(|_| status::one_backup())?;
         let parts = engine.back_up().await;
@@ -33,22 +40,40 @@ impl Backups {
         let Some(parts) = parts else {
             return Err(status::no_backups());
         };
+        access_check::backup_begun(&login);
+        let of = login.clone();
         Ok(BackupStream {
             parts: Some(parts),
-            stopped: Box::pin(async move {
+            to_end: Box::pin(async move {
                 let mut stopping = stopping;
-                stopping.stopped().await;
+                tokio::select! {
+                    biased;
+                    () = stopping.stopped() => status::stopping(),
+                    refused = access.until_scope_refused(&login, verbs, Scope::Everything) => refused,
+                }
             }),
+            login: of,
+            came: Err(None),
             _turn: turn,
         })
     }
 }
 
-/// The parts of one, until all were taken, this replica stops, or it fails.
+/// The parts of one, until all were taken, this replica stops, its caller may not have them any more, or it fails.
 pub struct BackupStream {
     parts: Option<BackupParts>,
-    stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
+    to_end: Pin<Box<dyn Future<Output = Status> + Send>>,
+    login: Login,
+    /// How it ended; with nothing where its caller went away.
+    came: Result<(), Option<Status>>,
     _turn: OwnedSemaphorePermit,
+}
+
+impl Drop for BackupStream {
+    fn drop(&mut self) {
+        let came = self.came.as_ref().map_err(Option::as_ref);
+        access_check::backup_ended(&self.login, came.copied());
+    }
 }
 
 impl Stream for BackupStream {
@@ -59,12 +84,13 @@ impl Stream for BackupStream {
         let Some(parts) = &mut this.parts else {
             return Poll::Ready(None);
         };
-        let failed = match this.stopped.as_mut().poll(cx) {
-            Poll::Ready(()) => status::stopping(),
+        let failed = match this.to_end.as_mut().poll(cx) {
+            Poll::Ready(status) => status,
             Poll::Pending => match parts.poll_next(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => {
                     this.parts = None;
+                    this.came = Ok(());
                     return Poll::Ready(None);
                 }
                 Poll::Ready(Some(Ok(part))) => {
@@ -75,6 +101,7 @@ impl Stream for BackupStream {
             },
         };
         this.parts = None;
+        this.came = Err(Some(failed.clone()));
         Poll::Ready(Some(Err(failed)))
     }
 }

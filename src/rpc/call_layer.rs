@@ -17,8 +17,10 @@ use tracing::Instrument;
 use tracing::field::Empty;
 
 use super::AccessCheck;
+use super::access_check;
 use super::budget::{
-    Arrival, CallInFlight, ConnectionInfo, ReceivedBody, ReservedBytes, UnsentBody, WithoutRoom,
+    Account, Arrival, CallInFlight, ConnectionInfo, ReceivedBody, ReservedBytes, UnreadBody,
+    UnsentBody, WithoutRoom,
 };
 use super::deadline::Deadline;
 use super::listing_turns::ListingTurns;
@@ -126,36 +128,35 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        if let Some(overloaded) = self.layer.overloaded(request.uri().path()) {
-            if let Some(info) = request.extensions().get::<ConnectionInfo>() {
-                info.account.note_refused();
-            }
-            let body = request.into_body();
-            return Box::pin(async move {
-                let _ = timeout(REFUSED_WITHIN, read_out(body)).await;
-                Ok(overloaded)
-            });
-        }
         let deadline = Deadline::of_headers(request.headers());
         request.extensions_mut().insert(deadline);
         let connection = request.extensions().get::<ConnectionInfo>().cloned();
+        let account = connection.as_ref().map(|info| &info.account);
+        if let Some(overloaded) = self.layer.overloaded(request.uri().path()) {
+            if let Some(account) = account {
+                account.note_refused();
+            }
+            return Box::pin(refuse(request, account.cloned(), overloaded));
+        }
         let caller = connection.as_ref().and_then(|info| info.origin.as_ref());
         let path = request.uri().path();
-        let login = self.layer.check.login(path, request.headers(), caller);
-        let open = connection
-            .as_ref()
-            .map(|info| info.account.begin(bytes_of(request.headers())));
-        match login {
+        match self.layer.check.login(path, request.headers(), caller) {
             Ok(login) => drop(request.extensions_mut().insert(login)),
-            Err(refused) => return Box::pin(async move { Ok(refused.into_http()) }),
+            Err(refused) => {
+                return Box::pin(refuse(request, account.cloned(), refused.into_http()));
+            }
         }
         let path = request.uri().path();
+        let open = account.map(|account| {
+            let keeps_in_use = !access_check::is_open(path);
+            account.begin(bytes_of(request.headers()), keeps_in_use)
+        });
         let ours = path.starts_with(OURS);
         let writes = ours && may_write(path);
         let span = span_of(path);
         let message_bytes_max = self.layer.message_bytes_max;
         let answer_by = deadline.answer_within(self.layer.call_max);
-        let arrival = match STREAMS_IN.iter().any(|method| path.ends_with(method)) {
+        let arrival = match is_stream_in(path) {
             false => Arrival::By(answer_by),
             true => Arrival::Each(self.layer.call_max),
         };
@@ -214,9 +215,24 @@ where
     }
 }
 
-/// Reads what is left of a message, and drops it.
-async fn read_out(mut body: Body) {
-    while let Some(Ok(_)) = body.frame().await {}
+/// Whether the messages of this method come in as its caller likes.
+fn is_stream_in(path: &str) -> bool {
+    STREAMS_IN.iter().any(|method| path.ends_with(method))
+}
+
+/// Answers a call with this, without doing anything of it. Its message is read before, and dropped.
+async fn refuse<E>(
+    request: Request<Body>,
+    account: Option<Arc<Account>>,
+    refused: Response<Body>,
+) -> Result<Response<Body>, E> {
+    let is_stream = is_stream_in(request.uri().path());
+    let mut body = UnreadBody::new(request.into_body(), account);
+    let read_out = async { while let Some(Ok(_)) = body.frame().await {} };
+    if !is_stream {
+        let _ = timeout(REFUSED_WITHIN, read_out).await;
+    }
+    Ok(refused)
 }
 
 /// How long the headers of a call are, as HPACK counts them.

@@ -15,12 +15,20 @@ use crate::engine::EngineError;
 pub struct ListingTurns {
     all: Arc<Semaphore>,
     max: u64,
-    own: Option<Arc<Semaphore>>,
+    own: Option<OwnTurns>,
+}
+
+/// Those of the connection, and those of all of its owner.
+#[derive(Clone)]
+struct OwnTurns {
+    connection: Arc<Semaphore>,
+    share: Arc<Semaphore>,
 }
 
 /// One turn, until it is dropped.
 pub struct ListingTurn {
-    _own: Option<OwnedSemaphorePermit>,
+    _of_connection: Option<OwnedSemaphorePermit>,
+    _of_share: Option<OwnedSemaphorePermit>,
     _of_all: Option<OwnedSemaphorePermit>,
 }
 
@@ -34,15 +42,19 @@ impl ListingTurns {
         }
     }
 
-    /// For a call on this connection, of which one lists at once. (One of another replica lists for many clients.)
+    /// For a call on this connection, of which one lists at once, and of its owner's half of the turns. (One of another replica
+    /// lists for many clients.)
     pub fn on(self, account: Option<&Account>) -> ListingTurns {
         let bounded = account.filter(|account| account.is_bounded());
-        let own = bounded.map(|account| Arc::clone(&account.listing));
+        let own = bounded.map(|account| OwnTurns {
+            connection: Arc::clone(&account.listing),
+            share: Arc::clone(&account.listing_of_share),
+        });
         ListingTurns { own, ..self }
     }
 }
 
-/// The turn of a call that lists: first of those on its connection, then of all. To be taken once the call is known to be
+/// The turn of a call that lists: first of those on its connection, then of its owner's, then of all. To be taken once the call is known to be
 /// allowed, and all of it is there: until it is given back others wait.
 pub async fn listing_turn<T>(
     request: &Request<T>,
@@ -53,12 +65,16 @@ pub async fn listing_turn<T>(
     };
     let turn = async {
         // They are never closed.
-        let own = match &turns.own {
-            Some(own) => Arc::clone(own).acquire_owned().await.ok(),
-            None => None,
+        let (of_connection, of_share) = match &turns.own {
+            Some(own) => (
+                Arc::clone(&own.connection).acquire_owned().await.ok(),
+                Arc::clone(&own.share).acquire_owned().await.ok(),
+            ),
+            None => (None, None),
         };
         ListingTurn {
-            _own: own,
+            _of_connection: of_connection,
+            _of_share: of_share,
             _of_all: Arc::clone(&turns.all).acquire_owned().await.ok(),
         }
     };

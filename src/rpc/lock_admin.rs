@@ -268,13 +268,10 @@ impl LockAdmin for LockAdminRpc {
         // It has every value.
         let context = self.router.context(&request);
         let both = Verbs::from(Verb::Admin).and(true, Verb::Read);
-        let access = self.router.access();
-        access.check_scope(&context.login, both, Scope::Everything)?;
+        let who = (self.router.access().clone(), context.login, both);
         let parts = self
             .backups
-            .begin(&self.sources.engine, self.stopping.clone());
-        let parts = parts.await?;
-        access_check::backed_up(&context.login);
-        Ok(Response::new(parts))
+            .begin(&self.sources.engine, self.stopping.clone(), who);
+        Ok(Response::new(parts.await?))
     }
 }

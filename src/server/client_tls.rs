@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use fermata_tls::{self as tls, FileError};
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
 use tokio_rustls::TlsAcceptor;
 use x509_cert::Certificate;
@@ -100,6 +100,11 @@ fn config(files: &ClientTlsFiles) -> Result<Arc<ServerConfig>, FileError> {
         FileError::Key(tls::not_a_pair(&files.cert_file, &files.key_file, &error))
     })?;
     config.alpn_protocols = vec![HTTP2.to_vec()];
+    if files.client_ca_file.is_some() {
+        // A session that is resumed brings the certificate that was verified when it began, which may have expired since.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
     Ok(Arc::new(config))
 }
 

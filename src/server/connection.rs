@@ -17,7 +17,7 @@ use tonic::transport::server::Connected;
 use crate::access::Origin;
 use crate::clock::{Clock as _, SystemClock};
 use crate::log_throttle::LogThrottle;
-use crate::rpc::budget::{AccountLimits, Accounts, Connection, ConnectionInfo, ShareOf};
+use crate::rpc::budget::{AccountLimits, Accounts, Connection, ConnectionInfo, FrameScan, ShareOf};
 use crate::rpc::stopping::Stopping;
 
 /// What an HTTP/2 client sends first, in bytes. (Pings start only after it.)
@@ -40,6 +40,7 @@ pub(super) fn unbounded(connections_max: usize) -> AccountLimits {
         bytes_max: u64::MAX,
         window_bytes: 0,
         answer_max: Duration::MAX,
+        listings_of_share: 1,
     }
 }
 
@@ -82,7 +83,10 @@ pub(super) fn guarded<IO, E>(
     counted: impl Stream<Item = Result<Admitted<IO>, E>>,
     cut: Stopping,
 ) -> impl Stream<Item = Result<Guarded<IO>, E>> {
-    counted.map(move |admitted| admitted.map(|admitted| Guarded::new(admitted, cut.clone())))
+    let tls_spoken = Arc::default();
+    counted.map(move |admitted| {
+        admitted.map(|admitted| Guarded::new(admitted, cut.clone(), Arc::clone(&tls_spoken)))
+    })
 }
 
 /// A connection that can be cut off from outside.
@@ -93,11 +97,15 @@ pub(super) struct Guarded<IO> {
     /// While the preface is awaited: how much of it came, and when it is too late.
     preface: Option<(usize, Pin<Box<Sleep>>)>,
     counted: Connection,
+    /// `None`: nothing is bounded there.
+    frames: Option<FrameScan>,
+    tls_spoken: Arc<LogThrottle>,
 }
 
 impl<IO> Guarded<IO> {
-    fn new(admitted: Admitted<IO>, mut cut: Stopping) -> Self {
+    fn new(admitted: Admitted<IO>, mut cut: Stopping, tls_spoken: Arc<LogThrottle>) -> Self {
         let until_cut = Arc::clone(admitted.counted.account()).until_cut();
+        let is_bounded = admitted.counted.account().is_bounded();
         Guarded {
             io: admitted.io,
             end: Some(Box::pin(async move {
@@ -107,7 +115,9 @@ impl<IO> Guarded<IO> {
                 }
             })),
             preface: Some((0, Box::pin(sleep(PREFACE_WITHIN)))),
+            frames: is_bounded.then(FrameScan::new),
             counted: admitted.counted,
+            tls_spoken,
         }
     }
 
@@ -152,13 +162,21 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Guarded<IO> {
         }
         let before = buf.filled().len();
         ready!(Pin::new(&mut this.io).poll_read(cx, buf))?;
+        if let Some(frames) = &mut this.frames {
+            let came = buf.filled().get(before..).unwrap_or_default();
+            let kept = frames.advance(came);
+            if kept > 0 {
+                this.counted.account().came_in(kept);
+            }
+        }
         if let Some((came, _)) = &mut this.preface {
             let first = buf.filled().get(before).copied();
             if *came == 0 && first.is_some_and(tls::is_begun_by) {
-                tracing::warn!(
-                    "a connection was refused: TLS is spoken there, and not here (for clients tls.cert_file, between \
-                     replicas peers.tls is not set)"
-                );
+                let what = "a connection was refused: TLS is spoken there, and not here (for clients tls.cert_file, between \
+                            replicas peers.tls is not set)";
+                if let Some(times) = this.tls_spoken.met(SystemClock.boot(), what) {
+                    tracing::warn!(who = ?this.counted.account().who(), times, "{what}");
+                }
                 return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
             }
             *came += buf.filled().len().saturating_sub(before);

@@ -18,6 +18,8 @@ use super::client_tls;
 use super::connection::Admitted;
 use super::wire::{ServerIo, ServerWire};
 use crate::access::Origin;
+use crate::clock::{Clock as _, SystemClock};
+use crate::log_throttle::LogThrottle;
 use crate::rpc::AccessCheck;
 use crate::rpc::budget::Connection;
 
@@ -34,8 +36,8 @@ const FAREWELL_BYTES_MAX: u64 = 64 * 1024;
 pub(super) enum Side {
     /// A client; with who writes the audit log.
     Client(AccessCheck),
-    /// Another replica.
-    Replica,
+    /// Another replica; with how often it is said that one was refused.
+    Replica(Arc<LogThrottle>),
 }
 
 /// The connections whose other side is trusted; those over Unix sockets as they are. There are never more handshakes than
@@ -103,7 +105,7 @@ async fn handshake(
         Ok(Ok(io)) => {
             let caller = match &side {
                 Side::Client(check) => known(check, &io, caller),
-                Side::Replica => caller,
+                Side::Replica(_) => caller,
             };
             let io = ServerIo::Tls(Box::new(io));
             return Some(Admitted {
@@ -124,8 +126,11 @@ async fn handshake(
         Err(_elapsed) => Ok(format!("its TLS handshake took longer than {WITHIN:?}")),
     };
     match (why, side) {
-        (Ok(why), Side::Replica) => {
-            tracing::warn!(%from, at, why, "a connection of a replica was refused");
+        (Ok(why), Side::Replica(refused)) => {
+            let what = "a connection of a replica was refused";
+            if let Some(times) = refused.met(SystemClock.boot(), what) {
+                tracing::warn!(%from, at, why, times, "{what}");
+            }
         }
         (Ok(why), Side::Client(check)) => check.connection_refused(&from, &why),
         (Err(error), _) => {
@@ -197,7 +202,9 @@ mod tests {
         let counted = connection::counted(listen::connections(vec![listener.into()]), accounts);
         let secured = {
             let tls = tls();
-            secured(counted, Side::Replica, move || tls.acceptor())
+            secured(counted, Side::Replica(Arc::default()), move || {
+                tls.acceptor()
+            })
         };
         let serving = tokio::spawn(async move { pin!(secured).next().await.is_some() });
         for _ in 0..2 {

@@ -141,3 +141,18 @@ fn what_is_no_whole_backup_makes_no_store() {
     assert_eq!(code, Some(74), "{said}");
     assert!(said.contains("no/where"), "{said}");
 }
+
+#[test]
+fn a_backup_whose_counts_cannot_be_printed_is_not_made() {
+    let world = World::new();
+    world.text(&["put", "k", "v"]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("backup");
+    let make = ["backup", file.to_str().unwrap()];
+    let full = fs::OpenOptions::new().write(true).open("/dev/full");
+    let output = world.command(&make).stdout(full.unwrap()).output().unwrap();
+    let (code, said) = refused(&output);
+    assert_eq!(code, Some(74), "{said}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    world.text(&make);
+}

@@ -132,6 +132,7 @@ fn options_that_flock_has_mean_the_same_here() {
             9,
             true,
         ),
+        (&["lock", "-w", "0.2", "-q", "k", "-c", "true"], 124, false),
         (&["put", "-n", "-q", "k", "v"], 75, false),
     ] {
         let output = world.run(arguments);

@@ -2,6 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
+
+use super::signals::send;
 use super::world::{World, lives, until};
 
 #[test]
@@ -72,12 +75,101 @@ fn what_a_command_left_behind_is_stopped_as_well() {
     let mut locked = world.start(&["lock", "--grace", "200ms", "k", "--", "sh", "-c", script]);
     let below = locked.line();
     // It ignores the signal once it runs sleep.
-    until(|| {
-        std::fs::read_to_string(format!("/proc/{below}/comm")).is_ok_and(|name| name == "sleep\n")
-    });
+    until(|| is_called(&below, "sleep"));
     world.text(&["locks", "release", "--key", "k", "--reason", "stuck"]);
     assert_eq!(locked.end().0.code(), Some(70));
     until(|| !lives(&below));
+}
+
+#[test]
+fn what_lost_its_parent_is_stopped_as_well() {
+    let world = World::new();
+    // In the background of a shell that ended; and as daemons are, in a session of its own. Neither is killed by SIGTERM.
+    for start in ["sleep 600", "setsid sleep 600"] {
+        let script = format!("(trap '' TERM; {start} & echo $!); echo in; exec sleep 600");
+        let mut locked = world.start(&["lock", "--grace", "200ms", "k", "--", "sh", "-c", &script]);
+        let orphan = locked.line();
+        assert_eq!(locked.line(), "in");
+        until(|| is_called(&orphan, "sleep"));
+        world.text(&["locks", "release", "--key", "k", "--reason", "stuck"]);
+        until(|| !lives(&orphan));
+        let (ended, said) = locked.end();
+        assert_eq!(ended.code(), Some(70), "{start}: {said}");
+        world.await_queue("k", (0, 0));
+    }
+}
+
+#[test]
+fn jobs_of_the_shell_that_became_fermata_are_left_alone() {
+    let world = World::new();
+    let mut locked = world.start_shell(
+        "sleep 600 2>&- & echo $!; \
+         exec fermata lock --grace 200ms k -- sh -c 'echo in; exec sleep 600'",
+    );
+    let job = locked.line();
+    assert_eq!(locked.line(), "in");
+    world.text(&["locks", "release", "--key", "k", "--reason", "stuck"]);
+    let (ended, said) = locked.end();
+    assert_eq!(ended.code(), Some(70), "{said}");
+    assert!(lives(&job));
+    send(job.parse().unwrap(), Signal::SIGKILL);
+}
+
+#[test]
+fn what_a_command_leaves_in_the_background_outlives_its_own_end_and_no_zombie_is_left() {
+    let world = World::new();
+    let script = "(sleep 600 2>&- & echo $!); (sleep 0.1 & echo $!); read line";
+    let mut locked = world.start_shell(&format!("exec fermata lock k -- sh -c '{script}'"));
+    let (stays, ends) = (locked.line(), locked.line());
+    until(|| !std::path::Path::new(&format!("/proc/{ends}")).exists());
+    locked.say("go on");
+    let (ended, said) = locked.end();
+    assert_eq!(ended.code(), Some(0), "{said}");
+    assert_eq!(world.queue("k"), (0, 0));
+    assert!(lives(&stays));
+    send(stays.parse().unwrap(), Signal::SIGKILL);
+}
+
+#[test]
+fn a_command_that_is_stopped_can_end_by_itself() {
+    let world = World::new();
+    let script = "trap 'echo out; exit 3' TERM; echo $$; kill -STOP $$; sleep 600";
+    let mut locked = world.start(&["lock", "--grace", "20s", "k", "--", "sh", "-c", script]);
+    let shell = locked.line();
+    until(|| has_state(&shell, 'T'));
+    world.text(&["locks", "release", "--key", "k", "--reason", "stuck"]);
+    assert_eq!(locked.line(), "out");
+    let (ended, said) = locked.end();
+    assert_eq!(ended.code(), Some(70), "{said}");
+    assert!(!said.contains("did not stop"), "{said}");
+}
+
+fn has_state(pid: &str, state: char) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.contains(&format!(") {state} "))
+}
+
+fn is_called(pid: &str, name: &str) -> bool {
+    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    comm.is_ok_and(|comm| comm.trim_end() == name)
+}
+
+#[test]
+fn who_starts_it_may_ignore_the_ends_of_children() {
+    let world = World::new();
+    let mut ignored = world
+        .start_shell("exec env --ignore-signal=CHLD fermata lock k -- sh -c 'echo in; exit 3'");
+    assert_eq!(ignored.line(), "in");
+    let (ended, said) = ignored.end();
+    assert_eq!((ended.code(), said.as_str()), (Some(3), ""));
+    assert_eq!(world.queue("k"), (0, 0));
+
+    let mut ignored = world
+        .start_shell("exec env --ignore-signal=CHLD fermata lock k -- sh -c 'echo in; sleep 600'");
+    assert_eq!(ignored.line(), "in");
+    world.text(&["locks", "release", "--key", "k", "--reason", "stuck"]);
+    let (ended, said) = ignored.end();
+    assert_eq!(ended.code(), Some(70), "{said}");
 }
 
 #[test]
@@ -86,9 +178,9 @@ fn with_what_is_set_by_default_a_command_outlives_a_server_that_is_away_for_seco
     let mut locked =
         world.start_shell("exec fermata lock k -- sh -c 'echo $$; read line; echo out'");
     let shell = locked.line();
-    // As long as a pod takes to be made again, or so.
+    // As long as a pod takes to be made again, and longer than a TTL of 30 s would do (18 s).
     world.kill_server();
-    std::thread::sleep(Duration::from_secs(12));
+    std::thread::sleep(Duration::from_secs(25));
     assert!(lives(&shell), "stopped while the server was away");
     world.start_server();
     until(|| world.run(&["health"]).status.success());

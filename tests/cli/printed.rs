@@ -11,7 +11,10 @@ use super::terminal::Terminal;
 use super::world::{World, until};
 
 /// Those that print and end; what each prints, in part.
-const PRINT: [(&[&str], &str); 13] = [
+const PRINT: [(&[&str], &str); 16] = [
+    (&["--help"], "Examples:"),
+    (&["--version"], "fermata "),
+    (&["restore", "--help"], "--above"),
     (&["check"], "data_dir"),
     (&["check", "--output", "json"], "\"valid\": true"),
     (&["completions", "bash"], "_fermata"),
@@ -67,6 +70,34 @@ fn a_variable_that_names_no_file_is_as_if_it_were_not_set() {
     let mut check = world.command(&["check"]);
     let output = check.env("FERMATA_CONFIG", "").output().unwrap();
     assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_variable_that_is_called_as_a_flag_is_told_with_its_setting() {
+    let world = World::new();
+    let help = world.text(&["check", "--help"]);
+    let flags = help.lines().filter_map(|line| {
+        let rest = line.trim_start().strip_prefix("--")?;
+        let mut words = rest.split(|c: char| !c.is_ascii_lowercase() && c != '-');
+        words.next()
+    });
+    let flags: Vec<&str> = flags
+        .filter(|flag| !["config", "output"].contains(flag))
+        .collect();
+    assert!(flags.len() > 20, "{flags:?}: {help}");
+    let variables = flags
+        .iter()
+        .map(|flag| format!("FERMATA_{}", flag.to_ascii_uppercase().replace('-', "_")));
+    let variables: Vec<String> = variables.collect();
+    let mut check = world.command(&["check"]);
+    check.envs(variables.iter().map(|name| (name, "1")));
+    let output = check.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    for name in variables {
+        let line = format!("fermata: {name} is no setting, and counts for nothing; FERMATA_CFG_");
+        assert!(said.contains(&line), "{line}: {said}");
+    }
 }
 
 #[test]
@@ -154,6 +185,40 @@ fn a_dumb_terminal_gets_plain_text() {
     let screen = terminal.shows("status=0\n");
     assert!(screen.contains("REPLICA"), "{screen}");
     assert!(!terminal.on_other_screen());
+}
+
+/// A line that changes is nothing for a terminal that cannot move its cursor, or of which nobody knows whether it can.
+#[test]
+fn a_wait_on_a_terminal_without_abilities_is_shown_in_lines() {
+    let world = World::new();
+    let mut holder = world.start(&[
+        "lock",
+        "k",
+        "--owner",
+        "first",
+        "--",
+        "sh",
+        "-c",
+        "echo in; exec sleep 60",
+    ]);
+    assert_eq!(holder.line(), "in");
+    for without in ["TERM=dumb", "-u TERM"] {
+        let mut terminal = Terminal::new(&world);
+        terminal.line(&format!(
+            "env {without} fermata lock -w 1.5 k -- true; echo \"status=$?\""
+        ));
+        let screen = terminal.shows("status=124\n");
+        let line = "fermata: waiting for k: 1 ahead in the queue, held by first";
+        assert!(screen.contains(line), "{without}: {screen}");
+        terminal.line(&format!(
+            "clear; env {without} fermata locks top; echo \"status=$?\""
+        ));
+        let screen = terminal.shows("status=0\n");
+        assert!(screen.contains("REPLICA"), "{without}: {screen}");
+        assert!(!terminal.on_other_screen());
+    }
+    super::signals::send(holder.pid(), nix::sys::signal::Signal::SIGTERM);
+    holder.end();
 }
 
 /// A key with wide, hidden and reordering characters, as a person sees it.

@@ -1,9 +1,11 @@
 //! Signals to `fermata lock` itself.
 
+use std::time::{Duration, Instant};
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::world::World;
+use super::world::{World, until};
 
 pub fn send(pid: i32, signal: Signal) {
     kill(Pid::from_raw(pid), signal).unwrap();
@@ -42,6 +44,56 @@ fn a_signal_while_waiting_releases_the_entry() {
     assert_eq!(world.queue("k"), (1, 0));
     send(holder.pid(), Signal::SIGTERM);
     assert_eq!(holder.end().0.code(), Some(143));
+}
+
+#[test]
+fn a_release_that_is_not_answered_ends_soon_after_a_signal_and_at_once_after_a_second_one() {
+    for (signals, longest) in [
+        (&[Signal::SIGTERM, Signal::SIGTERM][..], 6),
+        (&[Signal::SIGTERM, Signal::SIGTERM, Signal::SIGINT], 3),
+    ] {
+        let mut world = World::new();
+        let mut held = world.start(&["lock", "--timeout", "20s", "k"]);
+        held.line();
+        world.stop_server();
+        let start = Instant::now();
+        for signal in signals {
+            send(held.pid(), *signal);
+            // Two of one number at once are heard as one.
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let (ended, said) = held.end();
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(longest), "{signals:?}: {took:?}");
+        // That of the first one.
+        assert_eq!(ended.code(), Some(143), "{said}");
+        assert!(said.contains("could not be released"), "{said}");
+        world.kill_server();
+    }
+}
+
+#[test]
+fn a_signal_while_the_entry_is_taken_says_what_was_left() {
+    let mut world = World::new();
+    world.stop_server();
+    let joining = world.start(&["lock", "k", "--", "true"]);
+    until(|| hears(joining.pid(), Signal::SIGTERM));
+    send(joining.pid(), Signal::SIGTERM);
+    let (ended, said) = joining.end();
+    world.kill_server();
+    assert_eq!(ended.code(), Some(143), "{said}");
+    assert!(
+        said.contains("SIGTERM while joining the queue of k"),
+        "{said}"
+    );
+}
+
+/// Whether a process has a handler of its own for a signal.
+fn hears(pid: i32, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    caught.is_some_and(|mask| (mask >> (signal as i32 - 1)) & 1 == 1)
 }
 
 #[test]

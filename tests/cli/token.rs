@@ -1,5 +1,6 @@
 //! Tokens for clients, and the lines by which servers know them.
 
+use std::fs::OpenOptions;
 use std::os::unix::fs::PermissionsExt as _;
 
 use fermata::access::Tokens;
@@ -35,4 +36,17 @@ fn a_token_is_written_for_its_client_alone_and_its_line_for_the_server() {
     let malformed = world.run(&["token", "no name", "--out", other.to_str().unwrap()]);
     assert_eq!(malformed.status.code(), Some(64));
     assert!(!other.exists());
+}
+
+#[test]
+fn a_token_whose_line_cannot_be_printed_is_not_made() {
+    let world = World::new();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("billing.token");
+    let make = ["token", "billing", "--out", file.to_str().unwrap()];
+    let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = world.command(&make).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(74), "{output:?}");
+    assert!(!file.exists());
+    world.text(&make);
 }

@@ -1,6 +1,8 @@
 //! `fermata get` and `fermata put`.
 
+use std::ffi::OsStr;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt as _;
 use std::process::Stdio;
 
 use super::world::World;
@@ -59,6 +61,10 @@ fn under_a_lock_that_has_ended_nothing_is_written() {
     let lock_ref = world.text(&["lock", "k", "--", "sh", "-c", "printf %s $FERMATA_LOCK_REF"]);
     let put = world.run(&["put", &format!("--lock-ref={lock_ref}"), "late"]);
     assert_eq!(put.status.code(), Some(70), "{put:?}");
+    // What `fermata explain` can be asked for, once.
+    let said = String::from_utf8(put.stderr).unwrap();
+    assert_eq!(said.matches("RELEASED").count(), 1, "{said}");
+    assert!(said.trim_end().ends_with(" (RELEASED)"), "{said}");
     assert_eq!(world.run(&["get", "k"]).status.code(), Some(1));
     let without = world.run(&["put", "--lock-ref", "v"]);
     assert_eq!(without.status.code(), Some(64), "{without:?}");
@@ -117,6 +123,36 @@ fn what_is_no_lock_ref_is_a_fault_of_the_command_line() {
             said.contains("not a lockRef") && said.contains("(MALFORMED)"),
             "{said}"
         );
+        assert!(said.contains("the request is malformed: "), "{said}");
+    }
+}
+
+#[test]
+fn whoever_gives_a_value_that_is_no_text_hears_how_such_a_one_is_given() {
+    let world = World::new();
+    let no_text = OsStr::from_bytes(b"\xff");
+    for (command, is_said) in [("put", true), ("get", false)] {
+        let mut command = world.command(&[command, "k"]);
+        let output = command.arg(no_text).output().unwrap();
+        assert_eq!(output.status.code(), Some(64), "{output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(said.contains("on stdin (-)"), is_said, "{said}");
+    }
+}
+
+#[test]
+fn why_an_endpoint_cannot_be_used_is_said_once() {
+    let world = World::new();
+    for (endpoint, code, words) in [
+        ("https://127.0.0.1:1", 64, "--ca, or FERMATA_CA_FILE"),
+        ("127.0.0.1", 64, "not an endpoint of the form"),
+        ("unix:/nowhere", 69, "No such file or directory"),
+    ] {
+        let get = ["get", "k", "--timeout", "300ms", "--endpoint", endpoint];
+        let output = world.run(&get);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(said.matches(words).count(), 1, "{said}");
     }
 }
 
@@ -124,9 +160,15 @@ fn what_is_no_lock_ref_is_a_fault_of_the_command_line() {
 fn who_was_not_answered_hears_how_long_was_tried() {
     let mut world = World::new();
     world.stop_server();
-    let output = world.run(&["get", "--timeout", "2s", "k"]);
+    // Over the stream that calls share, and by itself.
+    let outputs = [
+        world.run(&["get", "--timeout", "2s", "k"]),
+        world.run(&["locks", "ls", "--timeout", "2s"]),
+    ];
     world.kill_server();
-    assert_eq!(output.status.code(), Some(69), "{output:?}");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("no answer within 2s"), "{said}");
+    for output in outputs {
+        assert_eq!(output.status.code(), Some(69), "{output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("no answer within 2s"), "{said}");
+    }
 }

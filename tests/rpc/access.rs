@@ -370,3 +370,56 @@ async fn a_token_that_is_taken_away_ends_what_goes_on_by_it_and_nothing_else() {
     let lost = others_watch.next().await.unwrap().unwrap();
     assert_eq!(lost.state(), LockState::Lost);
 }
+
+/// It has every value: who may not read everything any more gets no more of it.
+#[tokio::test]
+async fn a_backup_needs_both_and_ends_with_the_rule_that_allowed_it() {
+    let (ann, bob, both) = (token("ann"), token("bob"), token("both"));
+    let tokens = [&ann, &bob, &both];
+    let rule = |who: &str, table: &str, verbs: &str| {
+        format!("[[rule]]\nwho = [\"{who}\"]\ntable = \"{table}\"\nallow = [{verbs}]\n")
+    };
+    let some = [
+        rule("ann", "*", "\"admin\", \"lock\""),
+        rule("bob", "*", "\"read\""),
+    ]
+    .concat();
+    let all = some.clone() + &rule("both", "*", "\"admin\", \"read\", \"lock\", \"write\"");
+    let files = Files::new(&tokens, &all);
+    let world = World::with_access(files.access.clone()).await;
+    let mut client = world.client().await;
+    for key in ["a", "b", "c", "d"] {
+        let held = client.create_lock_ref(by(&both, create(key, ""))).await;
+        let put = CriticalPutRequest {
+            value: vec![7; 1_000_000].into(),
+            ..put(&held.unwrap().into_inner().lock_ref)
+        };
+        client.critical_put(by(&both, put)).await.unwrap();
+    }
+    let mut admin = world.admin().await;
+    for who in [&ann, &bob] {
+        let begun = admin.backup(by(who, BackupRequest::default())).await;
+        assert_eq!(refused(begun.map(drop)), denied());
+    }
+    let backup = admin.backup(by(&both, BackupRequest::default())).await;
+    let mut backup = backup.unwrap().into_inner();
+    backup.next().await.unwrap().unwrap();
+    // The rest waits to be taken.
+    files.replace(&tokens, &some);
+    let ended = async {
+        loop {
+            if let Err(status) = backup.next().await.unwrap() {
+                return status;
+            }
+        }
+    };
+    let ended = tokio::time::timeout(WITHIN, ended).await.unwrap();
+    assert_eq!(refused(Err::<(), _>(ended)), denied());
+    // And the next one has its turn.
+    files.replace(&tokens, &all);
+    let backup = admin.backup(by(&both, BackupRequest::default())).await;
+    let mut backup = backup.unwrap().into_inner();
+    while let Some(part) = backup.next().await {
+        part.unwrap();
+    }
+}

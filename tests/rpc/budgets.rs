@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use fermata::limits::Limits;
 use fermata_proto::{
-    CreateLockRefRequest, CriticalPutRequest, GetRequest, ListLocksRequest, OpenSessionRequest,
+    CreateLockRefRequest, CriticalPutRequest, GetRequest, KeepAliveRequest, ListLocksRequest,
+    OpenSessionRequest,
 };
+use tokio::io::AsyncWriteExt as _;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::frames::{
-    Came, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, call, frame, grpc,
-    headers_of, hello, hello_with_window, streams, window_update,
+    ACK, Came, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, SETTINGS, call, frame,
+    grpc, headers_of, hello, hello_with_window, streams, window_update,
 };
 use crate::world::{World, hold};
 
@@ -175,14 +177,13 @@ async fn an_answer_that_nobody_takes_ends_and_a_connection_of_such_as_well() {
         lock_ref: held.lock_ref,
     };
     burst.extend(call(3, "WatchLock", &watch));
+    burst.extend(window_update(3, 1024 * KIB));
     mixed.send(&burst).await;
     until(async || mixed.accounts.held().bytes > 256 * 1024).await;
     // What is left is one frame in HTTP/2, and the calls themselves.
     until(async || mixed.accounts.held().bytes <= 64 * 1024).await;
     mixed.ping().await;
-    let mut more = window_update(1, 1024 * KIB);
-    more.extend(window_update(3, 1024 * KIB));
-    mixed.send(&more).await;
+    mixed.send(&window_update(1, 1024 * KIB)).await;
     assert_eq!(mixed.next_of(RST_STREAM).await.stream, 1);
     mixed.ping().await;
 
@@ -193,6 +194,130 @@ async fn an_answer_that_nobody_takes_ends_and_a_connection_of_such_as_well() {
     idle.send(&burst).await;
     while idle.next().await.is_some() {}
     until(async || idle.accounts.held().bytes == 0 && idle.accounts.held().connections == 0).await;
+}
+
+/// A connection with a stream of renewals whose answers it does not take, and with so many KiB of renewals after the first.
+async fn unread_renewals(frames: &mut Frames, session: &str, kib: u32) {
+    frames.send(&hello_with_window(0)).await;
+    frames.ping().await;
+    // From here on it takes what its settings say.
+    frames.send(&frame(SETTINGS, ACK, 0, &[])).await;
+    let renewal = KeepAliveRequest {
+        session: session.to_owned(),
+    };
+    let renewal = grpc(&renewal);
+    let mut burst = frame(HEADERS, END_HEADERS, 1, &headers_of("KeepAlive"));
+    burst.extend(frame(DATA, 0, 1, &renewal));
+    let many = 16 * KIB as usize / renewal.len();
+    for _ in 0..kib / 16 {
+        burst.extend(frame(DATA, 0, 1, &renewal.repeat(many)));
+    }
+    // One that is cut off meanwhile takes nothing more.
+    let _ = frames.io.write_all(&burst).await;
+}
+
+/// What HTTP/2 has of messages that nobody asks for counts, and ends where answers are not taken.
+#[tokio::test]
+async fn messages_that_are_not_read_count_and_end_with_the_answers_that_nobody_takes() {
+    let world = world(Limits {
+        answer_max_ms: 2_000,
+        ..Limits::default()
+    })
+    .await;
+    let opened = world
+        .client()
+        .await
+        .open_session(OpenSessionRequest::default())
+        .await;
+    let session = opened.unwrap().into_inner().session;
+    let mut hog = Frames::to(&world.engine);
+    unread_renewals(&mut hog, &session, 800).await;
+    until(async || hog.accounts.held().bytes >= 700 * 1024).await;
+    while hog.next().await.is_some() {}
+    until(async || hog.accounts.held().bytes == 0 && hog.accounts.held().connections == 0).await;
+}
+
+#[tokio::test]
+async fn messages_that_are_not_read_are_bounded_over_all_connections() {
+    let world = world(Limits {
+        bytes_in_flight_max: 5 * MIB,
+        ..Limits::default()
+    })
+    .await;
+    let opened = world
+        .client()
+        .await
+        .open_session(OpenSessionRequest::default())
+        .await;
+    let session = opened.unwrap().into_inner().session;
+    let mut hogs: [Frames; 10] = Frames::many(&world.engine);
+    for hog in &mut hogs {
+        unread_renewals(hog, &session, 800).await;
+    }
+    let accounts = &hogs[0].accounts;
+    until(async || {
+        let held = accounts.held();
+        (4..10).contains(&held.connections) && held.bytes <= 5 * MIB
+    })
+    .await;
+    // What was counted goes with its connection.
+    let accounts = accounts.clone();
+    drop(hogs);
+    until(async || accounts.held().bytes == 0).await;
+}
+
+/// What was read counts no longer, however it was cut.
+#[tokio::test]
+async fn what_was_read_leaves_nothing_counted() {
+    let world = world(Limits::default()).await;
+    let mut many = Frames::to(&world.engine);
+    let mut burst = hello();
+    let watch = fermata_proto::WatchLockRequest {
+        lock_ref: hold(&mut world.client().await, "watched").await.lock_ref,
+    };
+    burst.extend(call(1, "WatchLock", &watch));
+    many.send(&burst).await;
+    many.ping().await;
+    // A watch stays, so that nothing is forgotten for want of calls.
+    let at_rest = many.accounts.held().bytes;
+    for stream in streams(200).skip(1) {
+        let message = grpc(&get("small"));
+        let (first, second) = message.split_at(3);
+        let mut burst = frame(HEADERS, END_HEADERS, stream, &headers_of("Get"));
+        match stream % 4 {
+            1 => burst.extend(frame(DATA, END_STREAM, stream, &message)),
+            _ => {
+                burst.extend(frame(DATA, 0, stream, first));
+                burst.extend(frame(DATA, 0, stream, second));
+                burst.extend(frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]));
+            }
+        }
+        many.send(&burst).await;
+    }
+    until(async || {
+        many.ping().await;
+        many.accounts.held().bytes <= at_rest
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_small_answer_that_nobody_takes_ends_its_connection() {
+    let world = world(Limits {
+        answer_max_ms: 500,
+        ..Limits::default()
+    })
+    .await;
+    let mut hog = Frames::to(&world.engine);
+    let create = CreateLockRefRequest {
+        key: "k".to_owned(),
+        ..Default::default()
+    };
+    let mut burst = hello_with_window(0);
+    burst.extend(call(1, "CreateLockRef", &create));
+    hog.send(&burst).await;
+    while hog.next().await.is_some() {}
+    until(async || hog.accounts.held().connections == 0).await;
 }
 
 #[tokio::test]
@@ -278,11 +403,11 @@ async fn messages_that_never_end_are_bounded_and_end() {
     // More than HTTP/2 grants at first is on its way.
     hog.ping().await;
     hog.send(&announced(200, 1_000)).await;
-    // What is announced counts at once, and what has to wait is not read.
+    // What is announced counts at once, and so does what has to wait.
     until(async || hog.accounts.held().bytes >= 3 * MIB).await;
     let held = hog.accounts.held().bytes;
-    // With what may be unread of a connection, which waits.
-    let unread = 4 * (MIB + 64 * 1024);
+    // With what is unread, and what HTTP/2 has besides.
+    let unread = 200 * 1_256;
     let calls = 200 * 12 * 1024;
     assert!(held <= 4 * MIB + unread + calls, "{held}");
     let mut innocent = world.client().await;
@@ -299,7 +424,7 @@ async fn messages_that_never_end_are_bounded_and_end() {
 #[tokio::test]
 async fn a_message_of_a_stream_that_never_ends_ends_the_stream() {
     let world = world(Limits {
-        call_max_ms: 200,
+        call_max_ms: 600,
         ..Limits::default()
     })
     .await;
@@ -309,7 +434,7 @@ async fn a_message_of_a_stream_that_never_ends_ends_the_stream() {
         burst.extend(frame(HEADERS, END_HEADERS, 1, &headers_of(method)));
         stream.send(&burst).await;
         // A stream without a message may be silent for as long as it likes.
-        sleep(Duration::from_millis(400)).await;
+        sleep(Duration::from_millis(1_200)).await;
         let came = stream.ping().await;
         assert!(refused(&came).is_empty(), "{came:?}");
         stream.send(&frame(DATA, 0, 1, &[0, 0, 3, 0, 0, 8])).await;

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 use tonic::Code;
 use tonic_types::StatusExt;
 
+use crate::frames::{DATA, Frames, call, hello};
 use crate::lever::Mode;
 use crate::world::{World, create, fields, hold, in_ms};
 
@@ -274,4 +275,50 @@ async fn listings_take_turns() {
         .list_locks(ListLocksRequest::default())
         .await
         .unwrap();
+}
+
+/// One address leaves half of the turns to others, however many connections it has.
+#[tokio::test]
+async fn one_address_has_half_of_the_turns() {
+    let world = World::with(Limits {
+        listings_max: 4,
+        ..Limits::default()
+    })
+    .await;
+    hold(&mut world.client().await, "a").await;
+    world.store.send_replace(Mode::Hangs);
+    let mut hang = Vec::new();
+    for _ in 0..2 {
+        let mut admin = world.admin().await;
+        let list = async move { admin.list_locks(ListLocksRequest::default()).await };
+        hang.push(tokio::spawn(list));
+    }
+    let limit_of = |status: tonic::Status| {
+        let details = status.get_error_details();
+        let info = details.error_info().unwrap();
+        info.metadata.get("limit").cloned().unwrap_or_default()
+    };
+    // The turn of the connection is its first: so it is the share of the address that is used up, or else that of all.
+    let third = async {
+        loop {
+            let mut admin = world.admin().await;
+            let ask = in_ms(ListLocksRequest::default(), 200);
+            if limit_of(admin.list_locks(ask).await.unwrap_err()) == "limits.listings_max" {
+                return;
+            }
+        }
+    };
+    timeout(Duration::from_secs(30), third).await.unwrap();
+    // Somebody of whom no address is known waits for the store, and for no turn.
+    let mut other = Frames::to(&world.engine);
+    other.send(&hello()).await;
+    other
+        .send(&call(1, "ListLocks", &ListLocksRequest::default()))
+        .await;
+    other.ping().await;
+    world.store.send_replace(Mode::Works);
+    while other.next_of(DATA).await.payload.is_empty() {}
+    for hangs in hang {
+        hangs.await.unwrap().unwrap();
+    }
 }

@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use fermata_proto::{
-    CreateLockRefRequest, KeepAliveRequest, OpenSessionRequest, ReleaseLockRequest,
+    CreateLockRefRequest, EndReason, KeepAliveRequest, OpenSessionRequest, ReleaseLockRequest,
 };
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
+use crate::frames::{Frames, RST_STREAM, call, frame, hello};
 use crate::lever::Mode;
 use crate::world::{Client, World, in_ms};
 
@@ -125,7 +126,11 @@ async fn renewed(mut client: Client, mut stop: tokio::sync::watch::Receiver<bool
         };
         renewals.send(renewal).await.unwrap();
         let answer = answers.next().await.unwrap().unwrap();
-        assert!(answer.valid_for.is_some(), "{answer:?}");
+        let left = answer.valid_for.unwrap();
+        assert!(
+            answer.reason() == EndReason::Unspecified && (left.seconds, left.nanos) > (0, 0),
+            "{answer:?}"
+        );
         count += 1;
     }
 }
@@ -160,4 +165,51 @@ async fn at_three_times_the_capacity_as_much_is_done_and_no_session_is_lost() {
     stop.send_replace(true);
     let renewals = sessions.join_all().await;
     assert!(renewals.iter().all(|count| *count > 10), "{renewals:?}");
+}
+
+/// Whoever takes calls back as soon as they are made makes nobody else's refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_are_reset_at_once_are_no_overload() {
+    let world = World::new().await;
+    let client = world.client().await;
+    // As many as are begun at once by a store that is as fast as this one.
+    assert!(
+        closed_loop(
+            std::slice::from_ref(&client),
+            8,
+            Instant::now() + Duration::from_millis(500)
+        )
+        .await
+            > 0
+    );
+    let mut attacker = Frames::to(&world.engine);
+    attacker.send(&hello()).await;
+    let (mut stream, mut sections) = (1, 0);
+    let mut outcomes = Outcomes::default();
+    // For longer than what is late must last for.
+    let ends = Instant::now() + Duration::from_millis(2_500);
+    while Instant::now() < ends {
+        let mut creates = Vec::new();
+        let mut resets = Vec::new();
+        for _ in 0..80 {
+            let create = CreateLockRefRequest {
+                key: format!("reset/{stream}"),
+                ..Default::default()
+            };
+            creates.extend(call(stream, "CreateLockRef", &create));
+            resets.extend(frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]));
+            stream += 2;
+        }
+        attacker.send(&creates).await;
+        sleep(Duration::from_millis(2)).await;
+        attacker.send(&resets).await;
+        attacker.ping().await;
+        for _ in 0..4 {
+            let key = format!("innocent/{sections}");
+            outcomes.came(section(client.clone(), key).await);
+            sections += 1;
+        }
+    }
+    assert!(outcomes.others.is_empty(), "{:?}", outcomes.others.first());
+    assert_eq!((outcomes.done, outcomes.refused), (sections, 0));
 }

@@ -18,3 +18,4 @@ mod readme;
 mod secured;
 mod settings;
 mod start_stop;
+mod tls;

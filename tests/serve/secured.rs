@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// For how long files are replaced under load, in seconds; ten times as often as by hand.
 const ROTATION: &str = "FERMATA_ROTATION_SECONDS";
 
-fn token(name: &str) -> NewToken {
+pub fn token(name: &str) -> NewToken {
     let halves = [Uuid::new_v4(), Uuid::new_v4()].map(Uuid::into_bytes);
     NewToken::new(name, halves.concat().try_into().unwrap()).unwrap()
 }
@@ -46,12 +46,12 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// A directory with the files of a server and of its clients.
-struct Files {
+pub struct Files {
     directory: TempDir,
 }
 
 impl Files {
-    fn new(authority: &Authority, tokens: &[&NewToken], rules: &str) -> Files {
+    pub fn new(authority: &Authority, tokens: &[&NewToken], rules: &str) -> Files {
         let files = Files {
             directory: TempDir::new().unwrap(),
         };
@@ -87,14 +87,14 @@ impl Files {
     }
 }
 
-struct Server {
+pub struct Server {
     child: Child,
     files: Files,
-    endpoint: String,
+    pub endpoint: String,
 }
 
 impl Server {
-    fn start(files: Files) -> Server {
+    pub fn start(files: Files) -> Server {
         let path = |name: &str| files.path(name).to_str().unwrap().to_owned();
         let log = File::create(files.path("log")).unwrap();
         // Whoever runs the tests may ignore hangups, and so would this.
@@ -165,7 +165,7 @@ fn trusting(ca: &Path) -> ClientOptions {
     }
 }
 
-const EVERYTHING: &str = r#"
+pub const EVERYTHING: &str = r#"
 [[rule]]
 who = ["*"]
 table = "*"

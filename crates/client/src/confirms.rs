@@ -11,6 +11,7 @@ use tonic::Status;
 
 use super::answer::Acquired;
 use super::connect::Client;
+use super::fault::no_answer_within;
 use super::homes::key_of;
 use super::retry::{Verdict, judge};
 
@@ -70,9 +71,7 @@ impl Confirms {
         self.gather(client, at, ask);
         match tokio::time::timeout(timeout, answer).await {
             Ok(Ok(answered)) => answered,
-            Ok(Err(_)) | Err(_) => Err(Status::deadline_exceeded(format!(
-                "no answer within {timeout:?}"
-            ))),
+            Ok(Err(_)) | Err(_) => Err(no_answer_within(timeout)),
         }
     }
 

@@ -11,7 +11,7 @@ use fermata_proto::lock_service_client::LockServiceClient;
 use tokio::runtime::Handle;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::Channel;
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Request, Response, Status, TimeoutExpired};
 use tonic_health::pb::health_client::HealthClient;
 
 use super::answer::Acquired;
@@ -22,6 +22,7 @@ use super::confirms::Confirms;
 use super::connections::{Connect, Connections, LongCallLimits, LongCallPermit, LongCallStream};
 use super::endpoint::connector;
 use super::error::ConnectError;
+use super::fault::no_answer_within;
 use super::homes::{self, Homes};
 use super::keep_alive::{KeepAliveLink, KeepAlives};
 use super::options::ClientOptions;
@@ -63,7 +64,7 @@ impl std::fmt::Debug for Client {
 /// What the last attempt says, where it was cut short by the end of the whole: of that it is to speak.
 fn of_all_attempts(status: Status, total: Duration) -> Status {
     match status.code() {
-        Code::DeadlineExceeded => Status::deadline_exceeded(format!("no answer within {total:?}")),
+        Code::DeadlineExceeded => no_answer_within(total),
         _ => status,
     }
 }
@@ -378,14 +379,15 @@ impl Client {
         let sent = self.now();
         let result = match tokio::time::timeout(timeout, op(attempt)).await {
             Ok(result) => result,
-            Err(_) => Err(Status::deadline_exceeded(format!(
-                "no answer within {timeout:?}"
-            ))),
+            Err(_) => Err(no_answer_within(timeout)),
         };
         match result {
             Ok(response) => Ok((response, sent)),
             Err(status) => {
-                let status = self.unless_token_was_replaced(status, token.as_ref());
+                let status = match is_of_deadline(&status) {
+                    true => no_answer_within(timeout),
+                    false => self.unless_token_was_replaced(status, token.as_ref()),
+                };
                 if is_for_elsewhere(&status) {
                     self.leave(at);
                 }
@@ -416,10 +418,13 @@ impl Client {
             return status;
         };
         let endpoint = self.shared.connections.name(at);
-        let mut named = Status::new(
-            status.code(),
-            format!("{endpoint}: {}: {cause}", status.message()),
-        );
+        let message = status.message();
+        // Of a Unix socket both are the same words.
+        let words = match message.contains(&cause) {
+            true => format!("{endpoint}: {message}"),
+            false => format!("{endpoint}: {message}: {cause}"),
+        };
+        let mut named = Status::new(status.code(), words);
         named.set_source(Arc::new(status));
         named
     }
@@ -487,6 +492,18 @@ impl Client {
             runtime.spawn(work);
         }
     }
+}
+
+/// Whether the transport gave the attempt up at its deadline, which is a moment before the client itself does.
+fn is_of_deadline(status: &Status) -> bool {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if error.is::<TimeoutExpired>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 fn first_cause(error: &(dyn Error + 'static)) -> String {

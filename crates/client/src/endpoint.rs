@@ -44,17 +44,12 @@ impl Dialer {
     /// For `http://host:port`, `https://host:port` or `unix:/path`, as a [`Client`](crate::Client) with these options
     /// connects. The token of the options is not sent: [`CallMetadata`](crate::CallMetadata) is.
     pub fn new(endpoint: &str, options: &ClientOptions) -> Result<Dialer, ConnectError> {
-        let invalid = |why: &str| ConnectError::InvalidEndpoint {
-            endpoint: endpoint.to_owned(),
-            why: why.to_owned(),
-        };
+        let named = || endpoint.to_owned();
         let (parsed, route) = match ParsedEndpoint::parse(endpoint)? {
             ParsedEndpoint::Plain(parsed) => {
                 let is_here = is_loopback(parsed.uri());
                 if options.tls.is_some() && !is_here {
-                    return Err(invalid(
-                        "it is not encrypted, though certificates are named: write https://",
-                    ));
+                    return Err(ConnectError::NotEncrypted { endpoint: named() });
                 }
                 if options.token.is_some() && !is_here {
                     tracing::warn!(
@@ -66,11 +61,7 @@ impl Dialer {
             }
             ParsedEndpoint::Tls(parsed) => match options.tls.clone() {
                 Some(tls) => (parsed, Route::Tls(tls)),
-                None => {
-                    return Err(invalid(
-                        "https:// needs the CA that the certificate is signed by",
-                    ));
-                }
+                None => return Err(ConnectError::NoCa { endpoint: named() }),
             },
             ParsedEndpoint::Socket(path) => {
                 (Endpoint::from_static(SOCKET_URI), Route::Socket(path))
@@ -212,7 +203,6 @@ mod tests {
         }
         for (bad, why) in [
             ("ftp://a:1", "only http://, https:// and unix:"),
-            ("https://a:1", "needs the CA"),
             ("https://a", "no port"),
             ("http://a", "no port"),
             ("unix:fermata.sock", "from the root on"),
@@ -226,6 +216,11 @@ mod tests {
                 other => panic!("{bad}: {other:?}"),
             }
         }
+        // It is an endpoint, and more is needed.
+        let secured = "https://a:1";
+        let refused = Client::connect([secured]).err();
+        let endpoint = secured.to_owned();
+        assert_eq!(refused, Some(ConnectError::NoCa { endpoint }));
         let none: [&str; 0] = [];
         assert_eq!(Client::connect(none).err(), Some(ConnectError::NoEndpoint));
     }

@@ -17,6 +17,18 @@ pub enum ConnectError {
         /// What is wrong with it.
         why: String,
     },
+    /// An `https://` endpoint needs [`ClientOptions::tls`](crate::ClientOptions::tls).
+    #[error("{endpoint:?} needs the CA that the certificate of its server is signed by")]
+    NoCa {
+        /// What was given.
+        endpoint: String,
+    },
+    /// With [`ClientOptions::tls`](crate::ClientOptions::tls) an endpoint of another machine must be `https://`.
+    #[error("{endpoint:?} is not encrypted, though certificates are named: write https://")]
+    NotEncrypted {
+        /// What was given.
+        endpoint: String,
+    },
     /// A client must be made inside a Tokio runtime, which drives its connections.
     #[error("a client can only be made inside a Tokio runtime")]
     NoRuntime,
@@ -72,13 +84,13 @@ pub enum WaitError {
         position: u32,
     },
     /// The entry has ended. Take another one.
-    #[error("the entry in the queue has ended: {0}")]
+    #[error("the lock is not held: {0}")]
     Lost(#[source] Lost),
     /// No server answered for a whole TTL, so the entry has likely expired.
     #[error("no server could be reached: {0}")]
     Unavailable(#[source] ServerError),
     /// What was given is no lockRef.
-    #[error("the request makes no sense: {0}")]
+    #[error("the request is malformed: {0}")]
     Invalid(#[source] ServerError),
     /// Not allowed, or not known.
     #[error("not allowed: {0}")]

@@ -66,6 +66,25 @@ pub(super) fn unexpected(what: &str) -> Status {
     ))
 }
 
+/// Time was up before anybody answered.
+pub(super) fn no_answer_within(span: Duration) -> Status {
+    Status::deadline_exceeded(format!("no answer within {}", rounded(span)))
+}
+
+/// A span in words: to the millisecond, from a second on to a tenth of one.
+fn rounded(span: Duration) -> String {
+    let tenths = span.saturating_add(Duration::from_millis(50)).as_millis() / 100;
+    let (whole, tenth) = (tenths / 10, tenths % 10);
+    match (whole, tenth) {
+        (0, _) => match span.as_millis() {
+            0 => "0s".to_owned(),
+            ms => format!("{ms}ms"),
+        },
+        (_, 0) => format!("{whole}s"),
+        (_, _) => format!("{whole}.{tenth}s"),
+    }
+}
+
 impl From<Lost> for ServerError {
     /// The same as the server said it.
     fn from(lost: Lost) -> ServerError {
@@ -174,7 +193,8 @@ impl Fault {
     pub(super) fn ended(self) -> Result<Lost, Fault> {
         match self {
             Fault::Ended(lost) => Ok(lost),
-            Fault::NotFound(error) => Ok(Lost::new(LostReason::NeverIssued, error.to_string())),
+            // The reason is said beside these words.
+            Fault::NotFound(error) => Ok(Lost::new(LostReason::NeverIssued, error.message)),
             Fault::Superseded(_)
             | Fault::Invalid(_)
             | Fault::Limit(_)
@@ -190,4 +210,42 @@ fn end_reason(name: &str) -> Option<LostReason> {
     let reason = EndReason::from_str_name(name)
         .or_else(|| EndReason::from_str_name(&format!("END_REASON_{name}")))?;
     Some(LostReason::from(reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_said_as_people_say_it() {
+        for (span, said) in [
+            (Duration::ZERO, "0s"),
+            (Duration::from_micros(999), "0s"),
+            (Duration::from_millis(300), "300ms"),
+            (Duration::from_millis(949), "949ms"),
+            (Duration::from_nanos(999_997_746), "1s"),
+            (Duration::from_secs(2), "2s"),
+            (Duration::from_nanos(7_999_997_746), "8s"),
+            (Duration::from_millis(1_250), "1.3s"),
+            (Duration::from_secs(90), "90s"),
+        ] {
+            assert_eq!(rounded(span), said, "{span:?}");
+        }
+    }
+
+    #[test]
+    fn a_lock_ref_that_is_not_known_names_its_reason_once() {
+        let fault = Fault::NotFound(ServerError {
+            code: Code::NotFound,
+            message: "this lockRef was never issued".to_owned(),
+            reason: "NEVER_ISSUED".to_owned(),
+            fields: Vec::new(),
+            retry_after: None,
+        });
+        let lost = fault.ended().unwrap();
+        assert_eq!(
+            lost.to_string(),
+            "this lockRef was never issued (NEVER_ISSUED)"
+        );
+    }
 }

@@ -1,10 +1,11 @@
 //! How a lockRef, or a session, ended.
 
+use std::fmt;
+
 use fermata_proto::EndReason;
 
-/// How a lockRef, or the session it lived by, ended.
+/// How a lockRef, or the session it lived by, ended. Displayed as the detail with the reason behind it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{detail}")]
 pub struct Lost {
     /// Why.
     pub reason: LostReason,
@@ -34,6 +35,18 @@ pub enum LostReason {
     NeverIssued,
     /// For a reason that this version of the client does not know; the detail says more.
     Unknown,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.detail)?;
+        // By which `fermata explain`, and the contract, know it.
+        let reason = self.reason.as_str();
+        match self.detail == reason {
+            true => Ok(()),
+            false => write!(f, " ({reason})"),
+        }
+    }
 }
 
 impl LostReason {
@@ -101,5 +114,23 @@ impl Lost {
     pub(super) fn from_wire(reason: i32, detail: &str) -> Lost {
         let reason = EndReason::try_from(reason).unwrap_or(EndReason::Unspecified);
         Lost::new(LostReason::from(reason), detail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_lost_is_said_with_its_reason_once() {
+        for (detail, said) in [
+            (
+                "it was ended by ops: wedged",
+                "it was ended by ops: wedged (FORCED)",
+            ),
+            ("", "FORCED"),
+        ] {
+            assert_eq!(Lost::new(LostReason::Forced, detail).to_string(), said);
+        }
     }
 }

@@ -16,7 +16,7 @@ pub const UNAVAILABLE: u8 = 69;
 pub const SOFTWARE: u8 = 70;
 /// The lock was lost while its command ran.
 pub const LOCK_LOST: u8 = 70;
-/// An address cannot be listened on, or signals not be received.
+/// An address cannot be listened on, signals not be received, or a command not be waited for.
 pub const OS: u8 = 71;
 /// A file is there already, or cannot be made.
 pub const CANNOT_CREATE: u8 = 73;

@@ -57,7 +57,14 @@ impl From<io::Error> for Failure {
 
 impl From<ConnectError> for Failure {
     fn from(error: ConnectError) -> Failure {
-        Failure::usage(error.to_string())
+        let words = error.to_string();
+        Failure::usage(match error {
+            ConnectError::NoCa { .. } => format!("{words}; name it with --ca, or FERMATA_CA_FILE"),
+            ConnectError::NoEndpoint
+            | ConnectError::InvalidEndpoint { .. }
+            | ConnectError::NotEncrypted { .. }
+            | ConnectError::NoRuntime => words,
+        })
     }
 }
 

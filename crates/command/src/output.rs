@@ -37,9 +37,17 @@ pub fn print_text(text: &str) -> io::Result<()> {
 
 /// Whether stdout takes colours: it is a terminal, and the user did not say otherwise.
 pub fn colour() -> bool {
-    io::stdout().is_terminal()
-        && crate::remote::variable("NO_COLOR").is_none()
-        && crate::remote::variable("TERM").as_deref() != Some("dumb")
+    io::stdout().is_terminal() && crate::remote::variable("NO_COLOR").is_none() && moves_cursor()
+}
+
+/// Whether the terminal can move its cursor, as a screen or a line that changes needs: not one of which nothing is known
+/// (no TERM, as for what `cron` or an editor runs).
+pub fn moves_cursor() -> bool {
+    is_able(crate::remote::variable("TERM").as_deref())
+}
+
+fn is_able(term: Option<&str>) -> bool {
+    term.is_some_and(|term| term != "dumb")
 }
 
 /// Characters without a shape of their own, or that change how others are shown: a key or a label with them could look like
@@ -163,6 +171,12 @@ mod tests {
         let table = Table::new(&["KEY"]);
         assert_eq!(table.render(false), "KEY\n");
         assert_eq!(table.render(true), "\u{1b}[1mKEY\u{1b}[0m\n");
+    }
+
+    #[test]
+    fn a_terminal_of_which_nothing_is_known_is_asked_for_nothing() {
+        assert!(is_able(Some("xterm")));
+        assert!(!is_able(Some("dumb")) && !is_able(None));
     }
 
     #[test]

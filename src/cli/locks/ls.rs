@@ -10,7 +10,8 @@ use super::{age, durability, lease_left, short};
 use crate::cli::views;
 
 const HELP: &str = "\
-Exit status: 0; 64 malformed; 66 no such table; 69 no server; 77 not allowed.
+Exit status: 0; 64 malformed; 66 no such table; 69 no server; 75 a limit is
+reached, or the server is overloaded; 77 not allowed.
 
 DURABILITY says whether the lock survives a crash of the replica that serves
 its key, which is HOME: a volatile one is only in the memory of that replica.

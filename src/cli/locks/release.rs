@@ -12,7 +12,8 @@ lock` stops its command. Until it has learned of it the former holder may still
 act on other systems: there only fencing tokens help.
 
 Exit status: 0 (also if it had ended before); 64 malformed; 66 no such entry,
-or nobody holds the key; 69 no server; 77 not allowed.
+or nobody holds the key; 69 no server; 75 a limit is reached, or the server is
+overloaded; 77 not allowed.
 
 Examples:
   fermata locks release --key orders-42 --reason 'stuck since noon'

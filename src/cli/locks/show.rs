@@ -11,7 +11,8 @@ use crate::cli::views;
 
 const HELP: &str = "\
 Exit status: 0 (also where nobody holds the key); 64 malformed; 66 no such
-table; 69 no server; 77 not allowed.
+table; 69 no server; 75 a limit is reached, or the server is overloaded; 77 not
+allowed.
 
 DURABILITY says of each entry whether it survives a crash of the key's home.
 What comes from the row only lacks what the home has in memory alone: it was

@@ -16,10 +16,11 @@ use crate::lock::SessionId;
 /// A renewal that is passed on to a keeper.
 pub type Ask = Pin<Box<dyn Future<Output = Result<Renewed, EngineError>> + Send>>;
 
-/// The renewals that are being passed on. Each goes on to its end, whether anybody waits for it still or not.
-#[derive(Default)]
+/// The renewals that are being passed on. Each goes on to its end, whether anybody waits for it still or not. So there is a bound
+/// on how many there are: anybody can make up a session.
 pub struct KeeperAsks {
     open: Arc<Mutex<OpenAsks>>,
+    max: usize,
 }
 
 type OpenAsks = BTreeMap<SessionId, OpenAsk>;
@@ -35,6 +36,14 @@ fn open(asks: &Mutex<OpenAsks>) -> MutexGuard<'_, OpenAsks> {
 }
 
 impl KeeperAsks {
+    /// So many at once.
+    pub fn new(max: usize) -> KeeperAsks {
+        KeeperAsks {
+            open: Arc::default(),
+            max,
+        }
+    }
+
     /// What comes of the renewal of this session that is being passed on, else of this one.
     pub async fn join(
         &self,
@@ -42,7 +51,7 @@ impl KeeperAsks {
         boot: Duration,
         begin: impl FnOnce() -> Ask,
     ) -> Result<Renewed, EngineError> {
-        let (ask, began) = self.find_or_begin(session, boot, begin);
+        let (ask, began) = self.find_or_begin(session, boot, begin)?;
         let renewed = ask.await?;
         // What the keeper says counts from when it was asked.
         let joined_after = boot.saturating_sub(began);
@@ -57,8 +66,12 @@ impl KeeperAsks {
         session: SessionId,
         boot: Duration,
         begin: impl FnOnce() -> Ask,
-    ) -> (Shared<Ask>, Duration) {
+    ) -> Result<(Shared<Ask>, Duration), EngineError> {
         let mut asks = open(&self.open);
+        if asks.len() >= self.max && !asks.contains_key(&session) {
+            let words = "too many sessions are being looked for";
+            return Err(EngineError::Unavailable(words.to_owned()));
+        }
         let found = asks.entry(session).or_insert_with(|| {
             let ask = begin().shared();
             let (to_its_end, asks) = (ask.clone(), Arc::clone(&self.open));
@@ -70,7 +83,7 @@ impl KeeperAsks {
             });
             OpenAsk { ask, began: boot }
         });
-        (found.ask.clone(), found.began)
+        Ok((found.ask.clone(), found.began))
     }
 }
 
@@ -117,7 +130,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_keeper_is_asked_once_by_those_that_come_at_the_same_time() {
-        let (asks, asked) = (KeeperAsks::default(), Arc::default());
+        let (asks, asked) = (KeeperAsks::new(10), Arc::default());
         let joined = (0..100).map(|_| asks.join(SESSION, SECOND, || ask(&asked)));
         let said = join_all(joined).await;
         assert!(
@@ -132,8 +145,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn no_more_are_asked_for_than_there_may_be() {
+        let (asks, asked) = (KeeperAsks::new(2), Arc::default());
+        let other = |number| SessionId(Uuid::from_u128(number));
+        let first = asks.join(SESSION, SECOND, || ask(&asked));
+        let second = asks.join(other(8), SECOND, || ask(&asked));
+        let third = asks.join(other(9), SECOND, || ask(&asked));
+        let joined = asks.join(SESSION, SECOND, || ask(&asked));
+        let (first, second, third, joined) = tokio::join!(first, second, third, joined);
+        assert!(first.is_ok() && second.is_ok() && joined.is_ok());
+        assert!(matches!(third, Err(EngineError::Unavailable(_))));
+        assert_eq!(asked.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn who_joins_later_is_promised_less() {
-        let (asks, asked) = (KeeperAsks::default(), Arc::default());
+        let (asks, asked) = (KeeperAsks::new(10), Arc::default());
         let first = asks.join(SESSION, SECOND, || ask(&asked));
         let later = asks.join(SESSION, 3 * SECOND, || ask(&asked));
         let (first, later) = tokio::join!(first, later);
@@ -143,7 +170,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_gives_up_ends_the_asking_for_no_other() {
-        let (asks, asked) = (KeeperAsks::default(), Arc::default());
+        let (asks, asked) = (KeeperAsks::new(10), Arc::default());
         let gone = timeout(SECOND / 2, asks.join(SESSION, SECOND, || ask(&asked)));
         let stays = asks.join(SESSION, SECOND, || ask(&asked));
         let (gone, stays) = tokio::join!(gone, stays);

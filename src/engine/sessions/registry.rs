@@ -49,7 +49,7 @@ impl Sessions {
             local,
             time,
             table: SessionTable::new(limits.sessions_max, limits.lock_refs_per_session_max),
-            asks: KeeperAsks::default(),
+            asks: KeeperAsks::new(limits.sessions_max),
             rows: Arc::clone(&store.sessions),
             cluster: store.cluster.clone(),
             peers,

@@ -490,6 +490,17 @@ pub enum Effect {
     Report(Report),
 }
 
+impl Report {
+    /// See [`Report::Granted`].
+    pub fn granted(seq: Seq, at_once: bool, held_before: bool) -> Report {
+        Report::Granted {
+            seq,
+            at_once,
+            held_before,
+        }
+    }
+}
+
 /// What operators want to know.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Report {
@@ -499,6 +510,8 @@ pub enum Report {
         seq: Seq,
         /// It found the queue empty.
         at_once: bool,
+        /// It held the key already when this replica became its home.
+        held_before: bool,
     },
     /// An entry ended otherwise than by its release.
     Evicted {

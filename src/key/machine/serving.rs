@@ -315,8 +315,9 @@ impl Serving {
                     false => Phase::Held { synced: false },
                 };
                 let (seq, at_once) = (holder.seq, holder.at_once);
+                let held_before = self.inherited == Some(seq);
                 self.wait_for_claim_anew(cx, seq);
-                out.push(Effect::Report(Report::Granted { seq, at_once }));
+                out.push(Effect::Report(Report::granted(seq, at_once, held_before)));
             }
             Phase::Extending(resume) if is_allowed => holder.resume(resume),
             _ => {}

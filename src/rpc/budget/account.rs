@@ -16,6 +16,9 @@ const CALL_BYTES: u64 = 8 * 1024;
 /// … and so many times its headers.
 const TIMES_HEADERS: u64 = 3;
 
+/// What may be unread of a connection, in windows: as HTTP/2 counts small frames.
+const UNREAD_WINDOWS: u64 = 2;
+
 /// What a value that is to be read is taken for before any came.
 const VALUE_BYTES: u64 = 256 * 1024;
 
@@ -36,11 +39,13 @@ pub struct Account {
     /// … and for an answer.
     answer_turn: Semaphore,
     waiting: AtomicU64,
-    /// How many of them keep a message unread meanwhile.
+    /// What came in and is not read yet. It has no part in `has_room`: to wait would not help.
     unread: AtomicU64,
     room: Notify,
-    /// Listings take turns as well.
+    /// Listings take turns as well: those of a connection …
     pub listing: Arc<Semaphore>,
+    /// … and those of all that have its share.
+    pub listing_of_share: Arc<Semaphore>,
     cut: Notify,
     is_cut: AtomicBool,
     used: Mutex<Use>,
@@ -49,13 +54,19 @@ pub struct Account {
 
 struct Use {
     calls: usize,
+    /// Those of them that keep the connection in use.
+    in_use: usize,
     has_called: bool,
-    /// Since when there is no call.
+    /// Since when none does.
     idle_since: Instant,
 }
 
 impl Account {
-    pub(super) fn new(shared: Arc<AllAccounts>, who: ShareOf) -> Account {
+    pub(super) fn new(
+        shared: Arc<AllAccounts>,
+        who: ShareOf,
+        listing_of_share: Arc<Semaphore>,
+    ) -> Account {
         Account {
             who,
             bytes: AtomicU64::new(0),
@@ -68,10 +79,12 @@ impl Account {
             unread: AtomicU64::new(0),
             room: Notify::new(),
             listing: Arc::new(Semaphore::new(1)),
+            listing_of_share,
             cut: Notify::new(),
             is_cut: AtomicBool::new(false),
             used: Mutex::new(Use {
                 calls: 0,
+                in_use: 0,
                 has_called: false,
                 idle_since: Instant::now(),
             }),
@@ -80,7 +93,8 @@ impl Account {
         }
     }
 
-    pub(super) fn who(&self) -> ShareOf {
+    /// At its other end.
+    pub fn who(&self) -> ShareOf {
         self.who
     }
 
@@ -89,12 +103,9 @@ impl Account {
         self.shared.limits.connection_bytes_max < u64::MAX
     }
 
-    /// What it holds, in bytes; with what may be unread while somebody waits for room.
+    /// What it holds, in bytes.
     pub(super) fn held(&self) -> u64 {
-        let unread = match self.unread.load(Ordering::Relaxed) {
-            0 => 0,
-            _ => self.shared.limits.window_bytes,
-        };
+        let unread = self.unread.load(Ordering::Relaxed);
         let calls = self.call_bytes.load(Ordering::Relaxed);
         self.bytes.load(Ordering::Relaxed) + calls + unread
     }
@@ -167,7 +178,7 @@ impl Account {
         if self.waiting.load(Ordering::SeqCst) == 0 && is_so() {
             return;
         }
-        let _waiting = self.wait(waits);
+        let _waiting = self.wait();
         // It is never closed.
         let turn = match waits {
             RoomFor::Message => &self.message_turn,
@@ -191,18 +202,39 @@ impl Account {
 
     /// Returns once it holds less than it may.
     pub async fn until_room(self: Arc<Self>) {
-        let _waiting = self.wait(RoomFor::Message);
+        let _waiting = self.wait();
         self.once(|| self.has_room()).await;
     }
 
-    fn wait(self: &Arc<Self>, waits: RoomFor) -> WaitingForRoom {
+    fn wait(self: &Arc<Self>) -> WaitingForRoom {
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        if waits == RoomFor::Message && self.unread.fetch_add(1, Ordering::Relaxed) == 0 {
-            self.shared.add(self.shared.limits.window_bytes);
+        WaitingForRoom(Arc::clone(self))
+    }
+
+    /// So many bytes came in that may have to be kept before they are read. HTTP/2 lets no more of them in than its window.
+    pub fn came_in(&self, bytes: u64) {
+        let most = self
+            .shared
+            .limits
+            .window_bytes
+            .saturating_mul(UNREAD_WINDOWS);
+        let grown = |unread: u64| Some(unread.saturating_add(bytes).min(most));
+        let before = self
+            .unread
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown);
+        if let Ok(before) = before {
+            self.shared.add(bytes.min(most.saturating_sub(before)));
         }
-        WaitingForRoom {
-            account: Arc::clone(self),
-            waits,
+    }
+
+    /// So many bytes of those were read.
+    pub(super) fn read(&self, bytes: u64) {
+        let left = |unread: u64| Some(unread.saturating_sub(bytes));
+        let before = self
+            .unread
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, left);
+        if let Ok(before) = before {
+            self.shared.give_back(bytes.min(before));
         }
     }
 
@@ -246,14 +278,17 @@ impl Account {
         }
     }
 
-    /// A call began, with so many bytes of headers.
-    pub fn begin(self: &Arc<Self>, header_bytes: usize) -> Arc<CallInFlight> {
+    /// A call began, with so many bytes of headers. One that does not keep the connection in use anybody may make: it is no
+    /// reason to refuse others a connection.
+    pub fn begin(self: &Arc<Self>, header_bytes: usize, keeps_in_use: bool) -> Arc<CallInFlight> {
         let mut used = self.used();
         used.calls += 1;
-        used.has_called = true;
+        used.in_use += usize::from(keeps_in_use);
+        used.has_called |= keeps_in_use;
         drop(used);
         Arc::new(CallInFlight {
             account: Arc::clone(self),
+            keeps_in_use,
             _bytes: self.keep(CALL_BYTES + wide(header_bytes) * TIMES_HEADERS),
             received: Mutex::default(),
         })
@@ -280,10 +315,10 @@ impl Account {
         self.used().calls
     }
 
-    /// Since when there was no call, and whether there ever was one. `None`: there is one.
+    /// Since when no call kept it in use, and whether there ever was one. `None`: there is one.
     pub(super) fn idle_since(&self) -> Option<(Instant, bool)> {
         let used = self.used();
-        (used.calls == 0).then_some((used.idle_since, used.has_called))
+        (used.in_use == 0).then_some((used.idle_since, used.has_called))
     }
 
     fn used(&self) -> MutexGuard<'_, Use> {
@@ -406,24 +441,18 @@ enum RoomFor {
 }
 
 /// Somebody waits for room.
-struct WaitingForRoom {
-    account: Arc<Account>,
-    waits: RoomFor,
-}
+struct WaitingForRoom(Arc<Account>);
 
 impl Drop for WaitingForRoom {
     fn drop(&mut self) {
-        let account = &self.account;
-        account.waiting.fetch_sub(1, Ordering::SeqCst);
-        if self.waits == RoomFor::Message && account.unread.fetch_sub(1, Ordering::Relaxed) == 1 {
-            account.shared.give_back(account.shared.limits.window_bytes);
-        }
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// A call, until its answer was handed over.
 pub struct CallInFlight {
     account: Arc<Account>,
+    keeps_in_use: bool,
     /// What it takes by itself.
     _bytes: KeptBytes,
     /// Its message.
@@ -454,8 +483,17 @@ impl Drop for CallInFlight {
     fn drop(&mut self) {
         let mut used = self.account.used();
         used.calls -= 1;
-        if used.calls == 0 {
-            used.idle_since = Instant::now();
+        let is_last = used.calls == 0;
+        if self.keeps_in_use {
+            used.in_use -= 1;
+            if used.in_use == 0 {
+                used.idle_since = Instant::now();
+            }
+        }
+        drop(used);
+        if is_last {
+            // What came after the end of its call nobody reads, and HTTP/2 dropped.
+            self.account.read(u64::MAX);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::{Account, ShareOf};
@@ -37,6 +37,8 @@ pub struct AccountLimits {
     pub window_bytes: u64,
     /// How long an answer may stand without any of it being taken.
     pub answer_max: Duration,
+    /// How many listings of one who has a share may go on at once.
+    pub listings_of_share: usize,
 }
 
 /// The open connections. Cheap to clone.
@@ -56,8 +58,14 @@ pub(super) struct AllAccounts {
 #[derive(Default)]
 struct Open {
     accounts: BTreeMap<u64, Arc<Account>>,
-    of: HashMap<ShareOf, usize>,
+    of: HashMap<ShareOf, OfShare>,
     opened: u64,
+}
+
+/// What one has who has a share.
+struct OfShare {
+    connections: usize,
+    listing: Arc<Semaphore>,
 }
 
 /// A connection that counts for as long as this is there.
@@ -114,13 +122,19 @@ impl Accounts {
 
     fn try_admit(&self, who: ShareOf) -> Option<Connection> {
         let mut open = self.0.open();
-        let have = open.of.get(&who).copied().unwrap_or(0);
+        let have = open.connections_of(who);
         shares::admit(open.accounts.len(), have, self.0.limits.connections_max).ok()?;
         open.opened += 1;
         let number = open.opened;
-        let account = Arc::new(Account::new(Arc::clone(&self.0), who));
+        let listings = self.0.limits.listings_of_share;
+        let of_share = open.of.entry(who).or_insert_with(|| OfShare {
+            connections: 0,
+            listing: Arc::new(Semaphore::new(listings.min(Semaphore::MAX_PERMITS))),
+        });
+        of_share.connections += 1;
+        let listing = Arc::clone(&of_share.listing);
+        let account = Arc::new(Account::new(Arc::clone(&self.0), who, listing));
         open.accounts.insert(number, Arc::clone(&account));
-        *open.of.entry(who).or_default() += 1;
         Some(Connection {
             account,
             number,
@@ -137,6 +151,12 @@ impl Accounts {
                 account.cut("its answers are not taken");
             }
         }
+    }
+}
+
+impl Open {
+    fn connections_of(&self, who: ShareOf) -> usize {
+        self.of.get(&who).map_or(0, |of_share| of_share.connections)
     }
 }
 
@@ -191,7 +211,7 @@ impl AllAccounts {
     fn cut_idle(&self, newcomer: ShareOf, now: Instant) -> bool {
         let open = self.open();
         let max = self.limits.connections_max;
-        let have = open.of.get(&newcomer).copied().unwrap_or(0);
+        let have = open.connections_of(newcomer);
         // With one connection less: where its share is used up, only one of its own helps the newcomer.
         let has_share = shares::admit(max.saturating_sub(1), have, max).is_ok();
         let is_full = open.accounts.len() >= max;
@@ -204,7 +224,7 @@ impl AllAccounts {
             let (since, has_called) = account.idle_since()?;
             let least = if has_called { IDLE_MIN } else { SILENT_MIN };
             let idle = now.saturating_duration_since(since);
-            (idle >= least).then_some((open.of.get(&account.who()), idle, account))
+            (idle >= least).then_some((open.connections_of(account.who()), idle, account))
         });
         let first = idle.max_by_key(|(have, idle, _)| (*have, *idle));
         let Some((_, _, first)) = first else {
@@ -227,13 +247,15 @@ impl Drop for Connection {
         let mut open = self.shared.open();
         open.accounts.remove(&self.number);
         let who = self.account.who();
-        if let Some(count) = open.of.get_mut(&who) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(of_share) = open.of.get_mut(&who) {
+            of_share.connections -= 1;
+            if of_share.connections == 0 {
                 open.of.remove(&who);
             }
         }
         drop(open);
+        // Of calls that were not begun yet as well.
+        self.account.read(u64::MAX);
         self.shared.gone.notify_waiters();
     }
 }
@@ -254,11 +276,12 @@ mod tests {
             bytes_max: 1 << 30,
             window_bytes: 0,
             answer_max: Duration::from_secs(1),
+            listings_of_share: 1,
         });
         let mut greedy = Vec::new();
         while let Some(connection) = accounts.admit(address(1)).await {
             // In use, so that it makes no room.
-            let call = connection.account().begin(0);
+            let call = connection.account().begin(0, true);
             greedy.push((connection, call));
         }
         assert_eq!(greedy.len(), 90);

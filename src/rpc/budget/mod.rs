@@ -1,12 +1,13 @@
 //! Budgets: what each connection may hold of this replica's memory, and all of them together.
 //!
-//! [`Accounts`] are the open connections; an [`Account`] is what one of them holds. [`ReceivedBody`] counts what comes in,
-//! [`UnsentBody`] what goes out, until HTTP/2 has sent it. What must not be here: what a call means.
+//! [`Accounts`] are the open connections; an [`Account`] is what one of them holds. [`FrameScan`] counts what comes in until
+//! it is read, [`ReceivedBody`] what of it is kept, [`UnsentBody`] what goes out, until HTTP/2 has sent it. What must not be here: what a call means.
 
 mod account;
 mod accounts;
 mod received_body;
 mod share_of;
+mod unread;
 mod unsent;
 mod unsent_body;
 
@@ -14,12 +15,13 @@ pub use account::{Account, CallInFlight, Charge, KeptBytes, ReservedBytes};
 pub use accounts::{AccountLimits, Accounts, Connection, Held};
 pub use received_body::{Arrival, ReceivedBody};
 pub use share_of::{ConnectionInfo, ShareOf};
+pub use unread::{FrameScan, UnreadBody};
 pub use unsent_body::{UnsentBody, WithoutRoom};
 
 /// Answers and messages of up to so many bytes are never refused, and never wait: what keeps locks alive is among them.
 const SMALL_BYTES: usize = 16 * 1024;
 
-/// What is counted at all: a stream takes about as much by itself.
+/// Messages that are counted: a stream takes about as much by itself.
 const COUNTED_BYTES: usize = 1024;
 
 /// `usize` -> `u64`, which holds it on every platform there is.

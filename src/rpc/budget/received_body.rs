@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use tonic::body::Body;
 
-use super::{COUNTED_BYTES, CallInFlight, Charge, KeptBytes, SMALL_BYTES, wide};
+use super::{COUNTED_BYTES, CallInFlight, Charge, KeptBytes, SMALL_BYTES, UnreadBody, wide};
 use crate::rpc::status;
 use crate::rpc::stopping::Stopping;
 
@@ -34,7 +34,7 @@ pub enum Arrival {
 
 /// See the module.
 pub struct ReceivedBody {
-    inner: Body,
+    inner: UnreadBody,
     arrival: Arrival,
     stopping: Stopping,
     /// Longer ones are refused where they are decoded: no room is made for them.
@@ -55,6 +55,7 @@ pub struct ReceivedBody {
 /// What came of a message for which there is no room yet.
 struct HeldUp {
     data: Bytes,
+    _kept: KeptBytes,
     room: Pin<Box<dyn Future<Output = Charge> + Send>>,
 }
 
@@ -72,8 +73,9 @@ impl ReceivedBody {
         message_bytes_max: usize,
         stopping: Stopping,
     ) -> ReceivedBody {
+        let account = call.as_ref().map(|call| Arc::clone(call.account()));
         ReceivedBody {
-            inner,
+            inner: UnreadBody::new(inner, account),
             arrival,
             stopping,
             message_bytes_max,
@@ -138,7 +140,12 @@ impl ReceivedBody {
             return Some(self.pass(data));
         }
         let room = Box::pin(Arc::clone(account).when_room(bytes));
-        self.held_up = Some(HeldUp { data, room });
+        let kept = account.keep(wide(data.len()));
+        self.held_up = Some(HeldUp {
+            data,
+            _kept: kept,
+            room,
+        });
         None
     }
 

@@ -216,6 +216,7 @@ mod tests {
             bytes_max: 1 << 30,
             window_bytes: 0,
             answer_max: Duration::from_secs(1),
+            listings_of_share: 1,
         });
         accounts.admit(ShareOf::Unknown).await.unwrap()
     }
@@ -227,7 +228,7 @@ mod tests {
             bytes: vec![7; length],
             is_free: Arc::clone(&is_free),
         });
-        let call = connection.account().begin(0);
+        let call = connection.account().begin(0, true);
         let source = Arc::new(MessageSource::new(Body::empty()));
         let charge = connection.account().charge(wide(length));
         let unsent = Unsent::new(&call, &source, false, message, charge);
@@ -301,7 +302,7 @@ mod tests {
         let is_gone = Arc::new(AtomicBool::new(false));
         let maker = Body::new(Maker(Arc::clone(&is_gone)));
         let source = Arc::new(MessageSource::new(maker));
-        let call = connection.account().begin(0);
+        let call = connection.account().begin(0, true);
         let charge = connection.account().charge(5);
         let unsent = Unsent::new(&call, &source, true, Bytes::from_static(b"hello"), charge);
         let NextSlice::Slice(slice) = unsent.next() else {

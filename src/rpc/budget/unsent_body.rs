@@ -14,7 +14,7 @@ use tonic::Status;
 use tonic::body::Body;
 
 use super::unsent::{MessageSource, NextSlice, Unsent};
-use super::{COUNTED_BYTES, CallInFlight, Charge, KeptBytes, ReservedBytes, SMALL_BYTES, wide};
+use super::{CallInFlight, Charge, KeptBytes, ReservedBytes, SMALL_BYTES, wide};
 use crate::rpc::status;
 
 /// What becomes of an answer where there is no room for it.
@@ -34,18 +34,6 @@ impl WithoutRoom {
             WithoutRoom::Repeat => status::answer_lost(),
             WithoutRoom::NothingDone | WithoutRoom::Never => status::no_room(),
         }
-    }
-}
-
-/// A short message that HTTP/2 has: its call is not over before it is sent.
-struct SmallAnswer {
-    message: Bytes,
-    _call: Arc<CallInFlight>,
-}
-
-impl AsRef<[u8]> for SmallAnswer {
-    fn as_ref(&self) -> &[u8] {
-        &self.message
     }
 }
 
@@ -160,16 +148,8 @@ impl http_body::Body for UnsentBody {
             Ok(message) => message,
             Err(frame) => return Poll::Ready(Some(Ok(frame))),
         };
-        if message.len() < COUNTED_BYTES {
-            if this.reserved.take().is_some() {
-                this.call.account().value_came(message.len());
-            }
-            let call = Arc::clone(&this.call);
-            let answer = Bytes::from_owner(SmallAnswer {
-                message,
-                _call: call,
-            });
-            return Poll::Ready(Some(Ok(Frame::data(answer))));
+        if message.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(message))));
         }
         let Some(charge) = this.charge(message.len()) else {
             this.is_refused = true;

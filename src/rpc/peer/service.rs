@@ -28,10 +28,12 @@ use super::proto::{
 };
 use super::{PeerClient, PeerSecret, id_bytes, message_bytes_max, shown};
 use crate::access::Login;
-use crate::clock::Ids;
+use crate::clock::{Clock as _, Ids, SystemClock};
 use crate::engine::{Engine, EngineError};
 use crate::limits::Limits;
 use crate::lock::{ReplicaId, SessionId};
+use crate::log_throttle::LogThrottle;
+use crate::rpc::budget::ConnectionInfo;
 use crate::rpc::calls::{
     AcquireLock, CallContext, CloseSession, CreateLockRef, CriticalDelete, CriticalGet,
     CriticalPut, ForceRelease, KeepAlive, OpenSession, ReleaseLock, RenewSession, UnaryCall,
@@ -57,17 +59,24 @@ pub struct PeerRpc {
 
 /// Admits those who know the secret.
 #[derive(Clone)]
-pub struct KnowsSecret(PeerSecret);
+pub struct KnowsSecret {
+    secret: PeerSecret,
+    refused: Arc<LogThrottle>,
+}
 
 impl Interceptor for KnowsSecret {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
-        match self.0.is_shown(request.metadata()) {
-            true => Ok(request),
-            false => {
-                tracing::warn!("a call without the secret of the replicas was refused");
-                Err(status::no_peer())
-            }
+        if self.secret.is_shown(request.metadata()) {
+            return Ok(request);
         }
+        let what = "a call without the secret of the replicas was refused";
+        if let Some(times) = self.refused.met(SystemClock.boot(), what) {
+            let connection = request.extensions().get::<ConnectionInfo>();
+            let from = connection.and_then(|info| info.origin.as_ref());
+            let from = from.map_or("", |origin| &*origin.from);
+            tracing::warn!(from, times, "{what}");
+        }
+        Err(status::no_peer())
     }
 }
 
@@ -92,7 +101,10 @@ impl PeerRpc {
         let server = PeerServer::new(self)
             .max_decoding_message_size(bytes_max)
             .max_encoding_message_size(bytes_max);
-        let knows_secret = KnowsSecret(client.secret().clone());
+        let knows_secret = KnowsSecret {
+            secret: client.secret().clone(),
+            refused: Arc::default(),
+        };
         tonic::service::interceptor::InterceptedService::new(server, knows_secret)
     }
 

@@ -33,8 +33,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 const COMMIT_BYTES: usize = 8 * 1024 * 1024;
 /// How far above the clock a floor may be asked for: a year. What is further is no number of microseconds.
 const ABOVE_US_MAX: u64 = 365 * 24 * 60 * 60 * 1_000_000;
-/// A part that is not taken within this ends a backup: what it keeps of the file grows with all that is written meanwhile.
+/// A part that is not taken within this ends a backup: what it keeps of the file grows with all that is written meanwhile …
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
+/// … and so does one that is taken more slowly than this for longer, in bytes a second.
+const TAKEN_A_SECOND: u32 = 1024 * 1024;
 
 /// What is in a backup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -222,15 +224,20 @@ impl BackupStore for EmbeddedStore {
         // A thread of its own: it takes as long as whoever takes the chunks does.
         let thread = thread::Builder::new().name("fermata-backup".to_owned());
         let spawned = thread.spawn(move || {
-            let hand_over = |chunk| {
+            let mut patience = Patience::new();
+            let hand_over = |chunk: Bytes| {
+                let length = chunk.len();
                 let mut chunk = Ok(chunk);
                 let begun = Instant::now();
                 loop {
                     gate.ready().map_err(|_| NotTaken)?;
                     match chunks.try_send(chunk) {
-                        Ok(()) => return Ok(()),
+                        Ok(()) => {
+                            patience.taken(length, begun.elapsed());
+                            return Ok(());
+                        }
                         Err(TrySendError::Closed(_)) => return Err(NotTaken),
-                        Err(TrySendError::Full(_)) if begun.elapsed() > TAKEN_WITHIN => {
+                        Err(TrySendError::Full(_)) if patience.gives_up_after(begun.elapsed()) => {
                             return Err(NotTaken);
                         }
                         Err(TrySendError::Full(back)) => chunk = back,
@@ -258,6 +265,27 @@ impl BackupStore for EmbeddedStore {
         });
         spawned.map_err(|error| StoreError::Unavailable(error.to_string()))?;
         Ok(taken)
+    }
+}
+
+/// How long is waited for whoever takes a backup.
+struct Patience(Duration);
+
+impl Patience {
+    fn new() -> Patience {
+        Patience(TAKEN_WITHIN)
+    }
+
+    /// Whether one who lets wait for so long is waited for no longer.
+    fn gives_up_after(&self, waited: Duration) -> bool {
+        waited > self.0
+    }
+
+    /// A part of so many bytes was taken after so long.
+    fn taken(&mut self, bytes: usize, waited: Duration) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let may_take = Duration::from_secs(1) * bytes / TAKEN_A_SECOND;
+        self.0 = (self.0.saturating_sub(waited) + may_take).min(TAKEN_WITHIN);
     }
 }
 

@@ -109,6 +109,7 @@ async fn a_waiter_that_is_ended_is_told_why() {
         panic!("it must be lost");
     };
     assert_eq!(lost.reason, LostReason::Forced);
+    assert_eq!(lost.to_string(), "it was ended by ops (FORCED)");
 }
 
 #[tokio::test(start_paused = true)]

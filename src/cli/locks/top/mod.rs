@@ -10,9 +10,8 @@ mod view;
 use std::io::{self, IsTerminal};
 use std::time::SystemTime;
 
-use fermata_command::output::{Format, print_json_line, print_text};
-use fermata_command::remote::{Remote, variable};
-use fermata_command::{Failure, Span};
+use fermata_command::output::{Format, moves_cursor, print_json_line, print_text};
+use fermata_command::{Failure, Remote, Span};
 use tokio::time::{MissedTickBehavior, interval};
 
 use board::{Board, Choice, KEYS_MAX, Snapshot};
@@ -34,8 +33,9 @@ Keys: q or Esc quits, p pauses, h shows what the replicas counted as homes of
 keys since their start, j and k, arrows, pages scroll, ? tells what the columns
 mean.
 
-Exit status: 0; 64 malformed; 69 no server (the live view goes on trying); 77
-not allowed; 128 plus the number of a signal that ended it (130 for Ctrl-C).
+Exit status: 0; 64 malformed; 69 no server, and 75 a limit is reached, or the
+server is overloaded (the live view goes on trying); 77 not allowed; 128 plus
+the number of a signal that ended it (130 for Ctrl-C).
 
 Examples:
   fermata locks top
@@ -99,7 +99,7 @@ impl Args {
         self.count.is_none()
             && self.remote.format() == Format::Text
             && io::stdout().is_terminal()
-            && variable("TERM").as_deref() != Some("dumb")
+            && moves_cursor()
     }
 }
 
