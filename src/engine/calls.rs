@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::admission::{Admission, BegunCall, DoneBy, TooMuch};
+use super::admission::{BegunCall, DoneBy};
 use super::api::*;
 use super::current::EngineShared;
 use super::replica::Replica;
@@ -148,33 +148,6 @@ impl Engine {
         })
     }
 
-    /// When to come again, where a call that begins an entry or a session (`Begins::Entry`), or reads without a lock, would be
-    /// refused now. Refused before it is read, it costs next to nothing.
-    pub fn is_overloaded(&self, begins: Begins) -> Option<Duration> {
-        let admission = match begins {
-            Begins::Entry => &self.shared.begins,
-            Begins::Read => &self.shared.reads,
-        };
-        let replica = self.current().ok()?;
-        // Of several replicas the home of a key decides, which may be another one.
-        if !replica.local.is_alone() {
-            return None;
-        }
-        admission
-            .is_full(replica.local.clock.boot())
-            .map(|TooMuch { again_after }| again_after)
-    }
-
-    /// Begins a call that waited for so long to be, unless there is too much in flight.
-    fn admitted<'a>(
-        admission: &'a Admission,
-        replica: &'a Replica,
-        waited: Duration,
-    ) -> Result<BegunCall<'a>, EngineError> {
-        let begun = admission.begin(&*replica.local.clock, waited);
-        begun.map_err(|TooMuch { again_after }| EngineError::Overloaded { again_after })
-    }
-
     /// What an entry lives by, and its room among those of its session.
     async fn liveness(
         &self,
@@ -208,7 +181,7 @@ impl Engine {
         let replica = self.current()?;
         let id = self.id_of(call.id)?;
         // Before a session is looked for, which may take reads of the store.
-        let admitted = match Self::admitted(&self.shared.begins, &replica, call.waited) {
+        let admitted = match self.admitted(&self.shared.begins, &replica, call.waited) {
             Ok(admitted) => Some(admitted),
             // A repeated call makes no new entry (I5).
             Err(_) if replica.shell.has_made(&id, call.tag) => None,
@@ -434,7 +407,7 @@ impl Engine {
             owner: call.owner,
             created_at_ms: replica.local.clock.wall_ms(),
         };
-        let admitted = Self::admitted(&self.shared.begins, &replica, call.waited)?;
+        let admitted = self.admitted(&self.shared.begins, &replica, call.waited)?;
         let renewed = tokio::spawn(sessions::open(
             Arc::clone(&replica.sessions),
             row,
@@ -535,7 +508,7 @@ impl Engine {
     pub async fn read(&self, id: &KeyId, waited: Duration) -> Result<Value, EngineError> {
         let replica = self.current()?;
         let id = self.id_of(id.clone())?;
-        let admitted = Self::admitted(&self.shared.reads, &replica, waited)?;
+        let admitted = self.admitted(&self.shared.reads, &replica, waited)?;
         let read = replica.store.data.read_data(&id).await;
         match &read {
             Ok(_) => admitted.done(DoneBy::Store),

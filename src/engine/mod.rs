@@ -20,6 +20,8 @@ mod key_shares;
 mod keys;
 mod local;
 mod lost;
+mod overload;
+mod pace;
 mod packing;
 mod peers;
 mod recover;

@@ -58,6 +58,10 @@ async fn a_start_takes_over_what_is_asked_for_and_then_the_rest() {
 
     let_go(&world).await;
     assert_eq!(world.engine.counts().active_keys, KEYS);
+    // Who held a key before was granted nothing, and did not wait.
+    let did = world.engine.activity(10).unwrap();
+    assert_eq!((did.grants.at_once, did.last_minute.count), (0, 0));
+    assert_eq!(did.counts.durable_grants, 0);
     for lock_ref in &held {
         let lock_ref = world.acquire(lock_ref).await;
         world.put(&lock_ref, "again").await.unwrap();
