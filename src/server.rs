@@ -26,8 +26,7 @@ use fermata_proto::lock_service_server::LockServiceServer;
 use futures_util::{Stream, StreamExt, stream};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::service::Routes;
 use tonic::transport::server::Connected;
 
@@ -86,9 +85,6 @@ const SMALL_MESSAGE_BYTES_MAX: usize = 16 * 1024;
 /// How often answers are looked for that nobody takes: an eighth of their time, within these.
 const UNTAKEN_EVERY_MIN: Duration = Duration::from_millis(20);
 const UNTAKEN_EVERY_MAX: Duration = Duration::from_secs(1);
-
-/// How often it is measured how long tasks wait for their turn.
-const WAITS_MEASURED_EVERY: Duration = Duration::from_millis(20);
 
 /// How long cut-off connections get to go away.
 const CUT_OFF: Duration = Duration::from_secs(1);
@@ -253,9 +249,6 @@ impl Server {
             clients.and(peers)
         });
 
-        // A task of its own, in the queue of those that serve; it ends with this.
-        let mut waiting = JoinSet::new();
-        waiting.spawn(measure_waits(self.engine.clone()));
         tokio::select! {
             biased;
             () = shutdown => {}
@@ -387,17 +380,6 @@ impl Server {
         let rpc = LockServiceRpc::new(self.engine.clone(), stopping, ids, self.peers.clone());
         LockServiceServer::new(rpc.with_access(self.check.clone()))
             .max_decoding_message_size(self.engine.limits().message_bytes_max)
-    }
-}
-
-/// Measures how long a task waits for its turn, for ever.
-async fn measure_waits(engine: Engine) {
-    loop {
-        let due = Instant::now() + WAITS_MEASURED_EVERY;
-        sleep_until(due).await;
-        // A timer is looked at before the tasks that are waiting; this one goes behind them.
-        tokio::task::yield_now().await;
-        engine.note_wait(due.elapsed());
     }
 }
 

@@ -16,8 +16,8 @@ use crate::log_throttle::LogThrottle;
 
 /// So many are always begun …
 const LEAST: usize = 64;
-/// … and never more.
-const MOST: usize = 8_192;
+/// … and never more. Whatever was begun before the first of it came late is done all the same, and makes what comes after it late.
+const MOST: usize = 1_024;
 /// One more is begun at once after so many answers in time.
 const GROWS_AFTER: usize = 4;
 /// What takes so many times as long as the fastest that went to the store lately is late …

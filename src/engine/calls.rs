@@ -181,7 +181,7 @@ impl Engine {
         let replica = self.current()?;
         let id = self.id_of(call.id)?;
         // Before a session is looked for, which may take reads of the store.
-        let admitted = match self.admitted(&self.shared.begins, &replica, call.waited) {
+        let admitted = match Self::admitted(&self.shared.begins, &replica, call.waited) {
             Ok(admitted) => Some(admitted),
             // A repeated call makes no new entry (I5).
             Err(_) if replica.shell.has_made(&id, call.tag) => None,
@@ -407,7 +407,7 @@ impl Engine {
             owner: call.owner,
             created_at_ms: replica.local.clock.wall_ms(),
         };
-        let admitted = self.admitted(&self.shared.begins, &replica, call.waited)?;
+        let admitted = Self::admitted(&self.shared.begins, &replica, call.waited)?;
         let renewed = tokio::spawn(sessions::open(
             Arc::clone(&replica.sessions),
             row,
@@ -508,7 +508,7 @@ impl Engine {
     pub async fn read(&self, id: &KeyId, waited: Duration) -> Result<Value, EngineError> {
         let replica = self.current()?;
         let id = self.id_of(id.clone())?;
-        let admitted = self.admitted(&self.shared.reads, &replica, waited)?;
+        let admitted = Self::admitted(&self.shared.reads, &replica, waited)?;
         let read = replica.store.data.read_data(&id).await;
         match &read {
             Ok(_) => admitted.done(DoneBy::Store),

@@ -7,7 +7,6 @@ use super::activity::Activity;
 use super::admission::Admission;
 use super::api::EngineError;
 use super::counters::Counters;
-use super::pace::Pace;
 use super::replica::Replica;
 use crate::limits::Limits;
 use crate::lock::TableName;
@@ -22,8 +21,6 @@ pub(super) struct EngineShared {
     /// How many entries and sessions are begun at once, and how many reads without a lock.
     pub begins: Admission,
     pub reads: Admission,
-    /// How many of both are begun a second.
-    pub pace: Pace,
     current: RwLock<Current>,
     /// Starts replicas; never held while calls are served.
     pub starter: tokio::sync::Mutex<Option<Starter>>,
@@ -49,7 +46,6 @@ impl EngineShared {
             activity: Arc::default(),
             begins: Admission::new("entries and sessions"),
             reads: Admission::new("reads without a lock"),
-            pace: Pace::default(),
             current: RwLock::new(Current::Waiting {
                 why: why.to_owned(),
                 last: None,

@@ -21,7 +21,6 @@ mod keys;
 mod local;
 mod lost;
 mod overload;
-mod pace;
 mod packing;
 mod peers;
 mod recover;
