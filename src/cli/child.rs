@@ -113,8 +113,8 @@ impl Running {
     pub async fn all_gone(&mut self, signal: Signal, aside: &Aside) {
         loop {
             if !self.is_any_left() {
-                self.look();
-                if !self.is_any_left() {
+                // What is seen may fork and end before it is looked at again: only to see nothing, twice, is an end.
+                if !self.look() && !self.look() {
                     return;
                 }
                 self.signal_all(signal, aside);
@@ -127,8 +127,8 @@ impl Running {
         self.started.iter().any(|(&pid, &since)| lives(pid, since))
     }
 
-    /// Looks for what is below the command, or was before it lost its parent.
-    fn look(&mut self) {
+    /// Looks for what is below the command, or was before it lost its parent. Whether any of that lived just then.
+    fn look(&mut self) -> bool {
         let known = self.started.iter();
         let mut roots: Vec<i32> = known
             .filter(|&(&pid, &since)| lives(pid, since))
@@ -140,7 +140,10 @@ impl Running {
         if let Some(pid) = self.pid {
             found.remove(&pid);
         }
+        let lived = found.values().any(|seen| !seen.zombie);
+        let found = found.into_iter().map(|(pid, seen)| (pid, seen.since));
         self.started.extend(found);
+        lived
     }
 
     fn signal_all(&self, signal: Signal, aside: &Aside) {
@@ -196,11 +199,13 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
-    // The start time is field 22 of the line, the parent field 4.
-    let since = fields.nth(17)?.parse().ok()?;
+    // The parent is field 4 of the line, how many threads there are field 20, the start time field 22.
+    let threads: u32 = fields.nth(15)?.parse().ok()?;
+    let since = fields.nth(1)?.parse().ok()?;
     Some(Stat {
         parent,
-        zombie: matches!(state, "Z" | "X"),
+        // One whose first thread ended is shown as a zombie as well, for as long as others go on.
+        zombie: matches!(state, "Z" | "X") && threads <= 1,
         since,
     })
 }
@@ -217,7 +222,13 @@ fn lives(pid: i32, since: u64) -> bool {
 fn below_already() -> BTreeMap<i32, u64> {
     match waitid(Id::All, seen()) {
         Err(Errno::ECHILD) => BTreeMap::new(),
-        Ok(_) | Err(_) => below(&[getpid().as_raw()], &BTreeMap::new()),
+        Ok(_) | Err(_) => {
+            let found = below(&[getpid().as_raw()], &BTreeMap::new());
+            found
+                .into_iter()
+                .map(|(pid, seen)| (pid, seen.since))
+                .collect()
+        }
     }
 }
 
@@ -227,13 +238,13 @@ fn is_proc_ours() -> bool {
         .is_ok_and(|own| own.to_str() == Some(getpid().to_string().as_str()))
 }
 
-/// All processes below these, with their start times, but for those `except` and what is below them. Nothing where there is
+/// All processes below these, as they were seen, but for those `except` and what is below them. Nothing where there is
 /// no /proc.
-fn below(roots: &[i32], except: &BTreeMap<i32, u64>) -> BTreeMap<i32, u64> {
+fn below(roots: &[i32], except: &BTreeMap<i32, u64>) -> BTreeMap<i32, Stat> {
     if !is_proc_ours() {
         return BTreeMap::new();
     }
-    let mut children: BTreeMap<i32, Vec<(i32, u64)>> = BTreeMap::new();
+    let mut children: BTreeMap<i32, Vec<(i32, Stat)>> = BTreeMap::new();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     for entry in entries {
         let name = entry.file_name();
@@ -241,17 +252,15 @@ fn below(roots: &[i32], except: &BTreeMap<i32, u64>) -> BTreeMap<i32, u64> {
             continue;
         };
         if let Some(stat) = stat(pid) {
-            children
-                .entry(stat.parent)
-                .or_default()
-                .push((pid, stat.since));
+            children.entry(stat.parent).or_default().push((pid, stat));
         }
     }
     let mut found = BTreeMap::new();
     let mut open = roots.to_vec();
     while let Some(parent) = open.pop() {
-        for &(pid, since) in children.get(&parent).into_iter().flatten() {
-            if except.get(&pid) != Some(&since) && found.insert(pid, since).is_none() {
+        // Each process has one parent.
+        for (pid, stat) in children.remove(&parent).into_iter().flatten() {
+            if except.get(&pid) != Some(&stat.since) && found.insert(pid, stat).is_none() {
                 open.push(pid);
             }
         }

@@ -16,8 +16,11 @@ use crate::log_throttle::LogThrottle;
 
 /// So many are always begun …
 const LEAST: usize = 64;
-/// … and never more. Whatever was begun before the first of it came late is done all the same, and makes what comes after it late.
-const MOST: usize = 1_024;
+/// … and of entries and sessions never more than this: whatever was begun before the first of it came late is done all the same, and
+/// makes what comes after it late …
+pub(super) const MOST_BEGUN: usize = 1_024;
+/// … nor reads than this, which nothing comes after.
+pub(super) const MOST_READ: usize = 8_192;
 /// One more is begun at once after so many answers in time.
 const GROWS_AFTER: usize = 4;
 /// What takes so many times as long as the fastest that went to the store lately is late …
@@ -89,10 +92,10 @@ enum CameOf {
 }
 
 impl Admission {
-    /// Nothing is in flight. `what` is begun, in words.
-    pub fn new(what: &'static str) -> Admission {
+    /// Nothing is in flight, and never more than `most` will be. `what` is begun, in words.
+    pub fn new(what: &'static str, most: usize) -> Admission {
         Admission {
-            window: Mutex::new(AdmissionWindow::new()),
+            window: Mutex::new(AdmissionWindow::new(most)),
             halved: LogThrottle::default(),
             what,
         }
@@ -139,13 +142,6 @@ impl Admission {
 }
 
 impl BegunCall<'_> {
-    /// The same, as if it were begun now.
-    #[must_use]
-    pub fn begun_now(mut self) -> Self {
-        self.begun = self.clock.boot();
-        self
-    }
-
     /// It was done.
     pub fn done(mut self, by: DoneBy) {
         self.came_of = CameOf::Done(by);
@@ -171,6 +167,8 @@ impl Drop for BegunCall<'_> {
 #[derive(Debug)]
 struct AdmissionWindow {
     size: usize,
+    /// It is never larger.
+    most: usize,
     in_flight: usize,
     /// Those among them that were given up, by when what they began is taken to be done.
     given_up: VecDeque<Duration>,
@@ -198,9 +196,10 @@ struct LateSlot {
 }
 
 impl AdmissionWindow {
-    fn new() -> AdmissionWindow {
+    fn new(most: usize) -> AdmissionWindow {
         AdmissionWindow {
-            size: MOST,
+            size: most,
+            most,
             in_flight: 0,
             given_up: VecDeque::new(),
             grows: 0,
@@ -330,7 +329,7 @@ impl AdmissionWindow {
             self.grows += 1;
             if self.grows >= GROWS_AFTER {
                 self.grows = 0;
-                self.size = (self.size + 1).min(MOST);
+                self.size = (self.size + 1).min(self.most);
             }
         }
     }
@@ -361,6 +360,8 @@ impl AdmissionWindow {
 mod tests {
     use super::*;
 
+    const MOST: usize = MOST_BEGUN;
+
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
     }
@@ -377,16 +378,16 @@ mod tests {
 
     #[test]
     fn what_comes_late_makes_it_smaller_and_what_does_not_larger_again() {
-        let mut window = AdmissionWindow::new();
-        assert_eq!(round(&mut window, 1_000, ms(0), ms(5)), 1_000);
+        let mut window = AdmissionWindow::new(MOST);
+        assert_eq!(round(&mut window, 400, ms(0), ms(5)), 400);
         // A burst.
-        assert_eq!(round(&mut window, 1_000, ms(1_010), ms(400)), 1_000);
+        assert_eq!(round(&mut window, 400, ms(1_010), ms(400)), 400);
         assert_eq!(window.size, MOST);
         // All of a round were late for one reason.
-        assert_eq!(round(&mut window, 1_000, ms(1_600), ms(400)), 1_000);
-        assert_eq!(window.size, 1_000);
-        assert_eq!(round(&mut window, 2_000, ms(2_100), ms(400)), 1_000);
-        assert_eq!(round(&mut window, 2_000, ms(2_600), ms(400)), 500);
+        assert_eq!(round(&mut window, 400, ms(1_600), ms(400)), 400);
+        assert_eq!(window.size, 400);
+        assert_eq!(round(&mut window, 2_000, ms(2_100), ms(400)), 400);
+        assert_eq!(round(&mut window, 2_000, ms(2_600), ms(400)), 200);
         for turn in 4..12 {
             round(&mut window, 2_000, ms(1_000 * turn), ms(400));
         }
@@ -402,7 +403,7 @@ mod tests {
 
     #[test]
     fn a_store_that_is_slow_by_nature_is_not_late() {
-        let mut window = AdmissionWindow::new();
+        let mut window = AdmissionWindow::new(MOST);
         for turn in 0..10 {
             round(&mut window, 1_000, ms(1_000 * turn), ms(350));
         }
@@ -411,7 +412,7 @@ mod tests {
 
     #[test]
     fn old_calls_are_refused_only_while_there_is_too_much() {
-        let mut window = AdmissionWindow::new();
+        let mut window = AdmissionWindow::new(MOST);
         for _ in 0..2 * LEAST {
             assert_eq!(window.begin(ms(0), ms(9_000)), Ok(()));
         }
@@ -427,7 +428,7 @@ mod tests {
 
     #[test]
     fn a_few_that_are_given_up_now_and_then_are_no_overload() {
-        let mut window = AdmissionWindow::new();
+        let mut window = AdmissionWindow::new(MOST);
         for hour in 0..3 {
             let begun = ms(3_600_000 * hour);
             round(&mut window, 100, begun, ms(400));
@@ -450,7 +451,7 @@ mod tests {
             (CameOf::Refused, 5_000),
             (CameOf::Done(DoneBy::Memory), 100),
         ] {
-            let mut window = AdmissionWindow::new();
+            let mut window = AdmissionWindow::new(MOST);
             round(&mut window, 500, ms(0), ms(5));
             for turn in 1..20 {
                 let begun = ms(500 * turn);
@@ -472,7 +473,7 @@ mod tests {
     /// Whoever makes calls and takes them back at once makes nobody else's late.
     #[test]
     fn calls_that_are_given_up_at_once_are_no_overload() {
-        let mut window = AdmissionWindow::new();
+        let mut window = AdmissionWindow::new(MOST);
         for turn in 0..100 {
             let begun = ms(100 * turn);
             for _ in 0..80 {
@@ -488,7 +489,7 @@ mod tests {
     /// What they began goes on, and has its room until it is done.
     #[test]
     fn calls_that_are_given_up_at_once_keep_their_room_for_as_long_as_others_take() {
-        let mut window = AdmissionWindow::new();
+        let mut window = AdmissionWindow::new(MOST);
         for turn in 0..20 {
             round(&mut window, 10, ms(100 * turn), ms(80));
         }
@@ -509,7 +510,7 @@ mod tests {
     /// What is done in memory does not make a store late that is far away.
     #[test]
     fn a_store_is_slow_by_nature_whatever_needs_none() {
-        let mut window = AdmissionWindow::new();
+        let mut window = AdmissionWindow::new(MOST);
         for turn in 0..20 {
             let begun = ms(500 * turn);
             for _ in 0..100 {
@@ -523,7 +524,7 @@ mod tests {
 
     #[test]
     fn whoever_is_refused_comes_again_when_others_were_answered() {
-        let mut window = AdmissionWindow::new();
+        let mut window = AdmissionWindow::new(MOST);
         for turn in 0..60 {
             round(&mut window, LEAST, ms(1_000 * turn), ms(800));
         }
@@ -540,7 +541,7 @@ mod tests {
     /// A store that does one after the other, a thousand a second, and goes on with what was given up; three times as much is
     /// asked for, for ten minutes, with this deadline. How many are done in time in the last minute.
     fn done_in_time(deadline: Duration) -> usize {
-        let mut window = AdmissionWindow::new();
+        let mut window = AdmissionWindow::new(MOST);
         let mut queue: std::collections::VecDeque<(Duration, bool)> = Default::default();
         let mut done = 0;
         // In front of it there is nothing for the first second.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::admission::{BegunCall, DoneBy};
+use super::admission::DoneBy;
 use super::api::*;
 use super::current::EngineShared;
 use super::replica::Replica;
@@ -180,25 +180,9 @@ impl Engine {
     pub async fn create(&self, call: CreateCall) -> Result<CreatedLockRef, EngineError> {
         let replica = self.current()?;
         let id = self.id_of(call.id)?;
-        // Before a session is looked for, which may take reads of the store.
-        let admitted = match Self::admitted(&self.shared.begins, &replica, call.waited) {
-            Ok(admitted) => Some(admitted),
-            // A repeated call makes no new entry (I5).
-            Err(_) if replica.shell.has_made(&id, call.tag) => None,
-            Err(overloaded) => return Err(overloaded),
-        };
-        let refused = |admitted: Option<BegunCall<'_>>, error| {
-            if let Some(admitted) = admitted {
-                admitted.refused();
-            }
-            Err(error)
-        };
-        let (liveness, _room) = match self.liveness(&replica, &id, (call.live_by, call.tag)).await {
-            Ok(lives) => lives,
-            Err(error) => return refused(admitted, error),
-        };
-        // What its session's keeper takes says nothing of the store.
-        let admitted = admitted.map(BegunCall::begun_now);
+        // What a session's keeper takes says nothing of the store, and holds up nobody else.
+        let lives = self.liveness(&replica, &id, (call.live_by, call.tag)).await;
+        let (liveness, _room) = lives?;
         let entry = Box::new(NewEntry {
             tag: call.tag,
             mode: call.mode,
@@ -208,8 +192,17 @@ impl Engine {
             created_at_ms: replica.local.clock.wall_ms(),
         });
         let read_value = call.read_value;
+        let admitted = match Self::admitted(&self.shared.begins, &replica, call.waited) {
+            Ok(admitted) => Some(admitted),
+            // A repeated call makes no new entry (I5).
+            Err(_) if replica.shell.has_made(&id, call.tag) => None,
+            Err(overloaded) => return Err(overloaded),
+        };
         if let Err(no_room) = replica.shell.admit(&id, &entry.identity) {
-            return refused(admitted, no_room);
+            if let Some(admitted) = admitted {
+                admitted.refused();
+            }
+            return Err(no_room);
         }
         let is_in_memory = replica.shell.is_in_memory(&id);
         let answer = replica

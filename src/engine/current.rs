@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::activity::Activity;
-use super::admission::Admission;
+use super::admission::{Admission, MOST_BEGUN, MOST_READ};
 use super::api::EngineError;
 use super::counters::Counters;
 use super::replica::Replica;
@@ -44,8 +44,8 @@ impl EngineShared {
             tables,
             counters: Arc::default(),
             activity: Arc::default(),
-            begins: Admission::new("entries and sessions"),
-            reads: Admission::new("reads without a lock"),
+            begins: Admission::new("entries and sessions", MOST_BEGUN),
+            reads: Admission::new("reads without a lock", MOST_READ),
             current: RwLock::new(Current::Waiting {
                 why: why.to_owned(),
                 last: None,

@@ -142,7 +142,9 @@ async fn what_a_home_did_is_counted() {
     assert!(a.counts().hand_overs >= 1, "{:?}", a.counts());
     acquire(b, &held).await;
     let counts = b.counts();
-    assert!(counts.received_keys >= 1 && counts.volatile_grants + counts.durable_grants >= 1);
+    assert!(counts.received_keys >= 1);
+    // It was granted before.
+    assert_eq!((counts.volatile_grants, counts.durable_grants), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

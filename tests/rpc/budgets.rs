@@ -294,6 +294,26 @@ async fn what_was_read_leaves_nothing_counted() {
         }
         many.send(&burst).await;
     }
+    // What comes after the answer to its call nobody reads.
+    let late: Vec<u32> = streams(220).skip(200).collect();
+    let mut burst = Vec::new();
+    for stream in &late {
+        let headers = headers_of("CriticalPut");
+        burst.extend(frame(HEADERS, END_HEADERS, *stream, &headers));
+        let mut message = vec![0, 0, 64, 0, 0];
+        message.resize(1_000, 7);
+        burst.extend(frame(DATA, 0, *stream, &message));
+    }
+    many.send(&burst).await;
+    let mut came = Vec::new();
+    until(async || {
+        came.extend(many.ping().await);
+        late.iter().all(|stream| refused(&came).contains(stream))
+    })
+    .await;
+    for stream in &late {
+        many.send(&frame(DATA, 0, *stream, &[7; 8_000])).await;
+    }
     until(async || {
         many.ping().await;
         many.accounts.held().bytes <= at_rest

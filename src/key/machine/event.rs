@@ -490,17 +490,6 @@ pub enum Effect {
     Report(Report),
 }
 
-impl Report {
-    /// See [`Report::Granted`].
-    pub fn granted(seq: Seq, at_once: bool, held_before: bool) -> Report {
-        Report::Granted {
-            seq,
-            at_once,
-            held_before,
-        }
-    }
-}
-
 /// What operators want to know.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Report {

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
-use super::event::{CallError, CallId, EntryRef, IoId, KeyError, LeaseStatus};
+use super::event::{CallError, CallId, EntryRef, IoId, KeyError, LeaseStatus, Report};
 use super::value::Datum;
 use crate::key::{Entry, KeyState, WritesOfHolder};
 use crate::lock::{Fence, Seq, Tag};
@@ -221,6 +221,8 @@ pub(super) struct Holder {
     pub in_use_since: Option<Observed>,
     /// It found the queue empty.
     pub at_once: bool,
+    /// It held the key already when this replica became the home, and that was not reported yet.
+    pub held_before: bool,
     /// How often its sync failed.
     pub sync_tries: u32,
     /// Accepted calls that wait for the sync or for timestamps, in their order.
@@ -245,8 +247,18 @@ impl Holder {
             last_put: LastPut::None,
             in_use_since: None,
             at_once,
+            held_before: false,
             sync_tries: 0,
             queued: VecDeque::new(),
+        }
+    }
+
+    /// What operators hear of its grant.
+    pub fn granted(&mut self) -> Report {
+        Report::Granted {
+            seq: self.seq,
+            at_once: self.at_once,
+            held_before: std::mem::take(&mut self.held_before),
         }
     }
 

@@ -9,8 +9,7 @@ use bytes::Bytes;
 use super::context::{CommitRules, Context};
 use super::decided::Decided;
 use super::event::{
-    CallId, Effect, EntryRef, EntryStatus, IoId, KeyError, LeaseSource, LeaseStatus, Report,
-    own_ttl,
+    CallId, Effect, EntryRef, EntryStatus, IoId, KeyError, LeaseSource, LeaseStatus, own_ttl,
 };
 use super::holder::{Claim, Critical, Holder, Phase};
 use super::leases::Leases;
@@ -293,6 +292,7 @@ impl Serving {
             false => Claim::Until(self.claim_until(cx, entry)),
         };
         let mut holder = Holder::new(entry, &state, claim, at_once);
+        holder.held_before = self.inherited == Some(entry.seq);
         if let KnownValue::Known(Some(datum)) = &self.value {
             // It may be of somebody else, above this fence (I2).
             holder.saw(datum.timestamp);
@@ -314,10 +314,9 @@ impl Serving {
                     true => Phase::Unsynced,
                     false => Phase::Held { synced: false },
                 };
-                let (seq, at_once) = (holder.seq, holder.at_once);
-                let held_before = self.inherited == Some(seq);
+                let (seq, report) = (holder.seq, holder.granted());
                 self.wait_for_claim_anew(cx, seq);
-                out.push(Effect::Report(Report::granted(seq, at_once, held_before)));
+                out.push(Effect::Report(report));
             }
             Phase::Extending(resume) if is_allowed => holder.resume(resume),
             _ => {}

@@ -41,6 +41,8 @@ pub struct Account {
     waiting: AtomicU64,
     /// What came in and is not read yet. It has no part in `has_room`: to wait would not help.
     unread: AtomicU64,
+    /// How many bodies there are that may have some of it.
+    undrained: AtomicU64,
     room: Notify,
     /// Listings take turns as well: those of a connection …
     pub listing: Arc<Semaphore>,
@@ -77,6 +79,7 @@ impl Account {
             answer_turn: Semaphore::new(1),
             waiting: AtomicU64::new(0),
             unread: AtomicU64::new(0),
+            undrained: AtomicU64::new(0),
             room: Notify::new(),
             listing: Arc::new(Semaphore::new(1)),
             listing_of_share,
@@ -224,6 +227,21 @@ impl Account {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown);
         if let Ok(before) = before {
             self.shared.add(bytes.min(most.saturating_sub(before)));
+        }
+    }
+
+    /// A body may have some of that, or has none any more.
+    pub(super) fn note_drained(&self, is_drained: bool) {
+        match is_drained {
+            true => self.undrained.fetch_sub(1, Ordering::SeqCst),
+            false => self.undrained.fetch_add(1, Ordering::SeqCst),
+        };
+    }
+
+    /// What came after the end of its call nobody reads, and HTTP/2 dropped: it is forgotten while no body has anything.
+    pub(super) fn forget_dropped(&self) {
+        if self.undrained.load(Ordering::SeqCst) == 0 {
+            self.read(u64::MAX);
         }
     }
 

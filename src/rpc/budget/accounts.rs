@@ -142,10 +142,12 @@ impl Accounts {
         })
     }
 
-    /// Takes away the answers that nobody took in time, and cuts off connections that take none.
+    /// Takes away the answers that nobody took in time, and cuts off connections that take none. What HTTP/2 dropped of what came in
+    /// counts no longer.
     pub fn end_untaken(&self, now: Instant) {
         let accounts: Vec<Arc<Account>> = self.0.open().accounts.values().cloned().collect();
         for account in accounts {
+            account.forget_dropped();
             let untaken = account.end_untaken(now);
             if untaken > UNTAKEN_MAX || (untaken > 0 && untaken >= account.calls()) {
                 account.cut("its answers are not taken");

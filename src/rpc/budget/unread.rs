@@ -3,9 +3,10 @@
 //! [`FrameScan`] sees it come, [`UnreadBody`] sees it being read. What is between them their account holds.
 
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker, ready};
 
+use futures_util::task::AtomicWaker;
 use http_body::{Body as _, Frame, SizeHint};
 use tonic::Status;
 use tonic::body::Body;
@@ -86,16 +87,63 @@ impl Default for FrameScan {
 /// The body of a request as HTTP/2 has it.
 pub struct UnreadBody {
     inner: Body,
-    account: Option<Arc<Account>>,
+    /// `None`: nothing is counted.
+    state: Option<Arc<DrainState>>,
     has_ended: bool,
+}
+
+/// Whether HTTP/2 has something of a body. It has nothing from when it was asked in vain until it wakes who asked.
+struct DrainState {
+    account: Arc<Account>,
+    drain: Mutex<Drain>,
+    asker: AtomicWaker,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Drain {
+    HasSome,
+    HasNone,
+    /// Nobody will ask any more, whoever is woken.
+    Gone,
+}
+
+impl DrainState {
+    fn set(&self, to: Drain) {
+        let mut drain = self.drain.lock().unwrap_or_else(PoisonError::into_inner);
+        if *drain == Drain::Gone || *drain == to {
+            return;
+        }
+        let before = std::mem::replace(&mut *drain, to);
+        match (before, to) {
+            (Drain::HasSome, _) => self.account.note_drained(true),
+            (_, Drain::HasSome) => self.account.note_drained(false),
+            (_, _) => {}
+        }
+    }
+}
+
+impl Wake for DrainState {
+    fn wake(self: Arc<Self>) {
+        self.set(Drain::HasSome);
+        self.asker.wake();
+    }
 }
 
 impl UnreadBody {
     /// On a connection that has this account.
     pub fn new(inner: Body, account: Option<Arc<Account>>) -> UnreadBody {
+        let account = account.filter(|account| account.is_bounded());
+        let state = account.map(|account| {
+            account.note_drained(false);
+            Arc::new(DrainState {
+                account,
+                drain: Mutex::new(Drain::HasSome),
+                asker: AtomicWaker::new(),
+            })
+        });
         UnreadBody {
             inner,
-            account: account.filter(|account| account.is_bounded()),
+            state,
             has_ended: false,
         }
     }
@@ -110,16 +158,23 @@ impl http_body::Body for UnreadBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Status>>> {
         let this = &mut *self;
-        let next = ready!(Pin::new(&mut this.inner).poll_frame(cx));
-        match (&next, &this.account) {
-            (Some(Ok(frame)), Some(account)) => {
+        let Some(state) = &this.state else {
+            return Pin::new(&mut this.inner).poll_frame(cx);
+        };
+        state.asker.register(cx.waker());
+        // Before it is asked: what comes meanwhile wakes.
+        state.set(Drain::HasNone);
+        let waker = Waker::from(Arc::clone(state));
+        let next = ready!(Pin::new(&mut this.inner).poll_frame(&mut Context::from_waker(&waker)));
+        match &next {
+            Some(Ok(frame)) => {
+                state.set(Drain::HasSome);
                 let length = frame.data_ref().map_or(0, bytes::Bytes::len);
                 if length > 0 {
-                    account.read(wide(length) + FRAME_BYTES);
+                    state.account.read(wide(length) + FRAME_BYTES);
                 }
             }
-            (Some(Ok(_)), None) => {}
-            (Some(Err(_)) | None, _) => this.has_ended = true,
+            Some(Err(_)) | None => this.has_ended = true,
         }
         Poll::Ready(next)
     }
@@ -135,12 +190,13 @@ impl http_body::Body for UnreadBody {
 
 impl Drop for UnreadBody {
     fn drop(&mut self) {
-        if self.account.is_none() {
+        let Some(state) = self.state.clone() else {
             return;
-        }
+        };
         // What is there goes with it, and is to be counted as gone.
         let mut cx = Context::from_waker(Waker::noop());
         while !self.has_ended && Pin::new(&mut *self).poll_frame(&mut cx).is_ready() {}
+        state.set(Drain::Gone);
     }
 }
 
