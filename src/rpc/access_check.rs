@@ -105,8 +105,9 @@ impl AccessCheck {
 
     /// The same of what is not about one key, nor one session.
     pub fn check_scope(&self, login: &Login, verbs: Verbs, scope: Scope<'_>) -> Result<(), Status> {
-        self.still_knows(login)?;
         let policy = self.access.policy();
+        let known = policy.still_knows(login);
+        known.map_err(|why| self.has_ended(login, why))?;
         if policy.allows(&login.identity, verbs, scope) {
             return Ok(());
         }
@@ -122,15 +123,19 @@ impl AccessCheck {
     /// Whether a login still counts.
     pub(super) fn still_knows(&self, login: &Login) -> Result<(), Status> {
         let policy = self.access.policy();
-        policy.still_knows(login).map_err(|why| {
-            let ended = status::login_ended(why);
-            if let Some(left_out) = is_to_be_written(&self.logins) {
-                let (identity, from) = (&*login.identity, &*login.from);
-                let why = ended.message();
-                tracing::warn!(target: AUDIT, identity, from, why, left_out, "a login has ended");
-            }
-            ended
-        })
+        let known = policy.still_knows(login);
+        known.map_err(|why| self.has_ended(login, why))
+    }
+
+    /// The status of a login that does not count any more.
+    fn has_ended(&self, login: &Login, why: LoginRefused) -> Status {
+        let ended = status::login_ended(why);
+        if let Some(left_out) = is_to_be_written(&self.logins) {
+            let (identity, from) = (&*login.identity, &*login.from);
+            let why = ended.message();
+            tracing::warn!(target: AUDIT, identity, from, why, left_out, "a login has ended");
+        }
+        ended
     }
 
     /// Returns once a login does not count any more: what a stream that began by it ends with.

@@ -45,6 +45,13 @@ fn get(key: &str) -> GetRequest {
     }
 }
 
+/// One that is open.
+async fn session(world: &World) -> String {
+    let mut client = world.client().await;
+    let opened = client.open_session(OpenSessionRequest::default()).await;
+    opened.unwrap().into_inner().session
+}
+
 /// The streams that were refused: what came of each ends with a status other than OK.
 fn refused(came: &[Came]) -> BTreeSet<u32> {
     let ends = came
@@ -126,8 +133,7 @@ async fn listings_that_nobody_reads_are_bounded() {
     })
     .await;
     let mut client = world.client().await;
-    let session = client.open_session(OpenSessionRequest::default()).await;
-    let session = session.unwrap().into_inner().session;
+    let session = session(&world).await;
     for number in 0..200 {
         let ask = CreateLockRefRequest {
             key: format!("{number}-{}", "k".repeat(1_000)),
@@ -224,12 +230,7 @@ async fn messages_that_are_not_read_count_and_end_with_the_answers_that_nobody_t
         ..Limits::default()
     })
     .await;
-    let opened = world
-        .client()
-        .await
-        .open_session(OpenSessionRequest::default())
-        .await;
-    let session = opened.unwrap().into_inner().session;
+    let session = session(&world).await;
     let mut hog = Frames::to(&world.engine);
     unread_renewals(&mut hog, &session, 800).await;
     until(async || hog.accounts.held().bytes >= 700 * 1024).await;
@@ -244,12 +245,7 @@ async fn messages_that_are_not_read_are_bounded_over_all_connections() {
         ..Limits::default()
     })
     .await;
-    let opened = world
-        .client()
-        .await
-        .open_session(OpenSessionRequest::default())
-        .await;
-    let session = opened.unwrap().into_inner().session;
+    let session = session(&world).await;
     let mut hogs: [Frames; 10] = Frames::many(&world.engine);
     for hog in &mut hogs {
         unread_renewals(hog, &session, 800).await;
