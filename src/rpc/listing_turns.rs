@@ -6,7 +6,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 use tonic::{Request, Status};
 
-use super::budget::Account;
+use super::budget::{Account, OwnListings};
 use super::status;
 use crate::engine::EngineError;
 
@@ -15,14 +15,7 @@ use crate::engine::EngineError;
 pub struct ListingTurns {
     all: Arc<Semaphore>,
     max: u64,
-    own: Option<OwnTurns>,
-}
-
-/// Those of the connection, and those of all of its owner.
-#[derive(Clone)]
-struct OwnTurns {
-    connection: Arc<Semaphore>,
-    share: Arc<Semaphore>,
+    own: Option<OwnListings>,
 }
 
 /// One turn, until it is dropped.
@@ -45,11 +38,7 @@ impl ListingTurns {
     /// For a call on this connection, of which one lists at once, and of its owner's half of the turns. (One of another replica
     /// lists for many clients.)
     pub fn on(self, account: Option<&Account>) -> ListingTurns {
-        let bounded = account.filter(|account| account.is_bounded());
-        let own = bounded.map(|account| OwnTurns {
-            connection: Arc::clone(&account.listing),
-            share: Arc::clone(&account.listing_of_share),
-        });
+        let own = account.and_then(Account::listings).cloned();
         ListingTurns { own, ..self }
     }
 }
@@ -67,8 +56,8 @@ pub async fn listing_turn<T>(
         // They are never closed.
         let (of_connection, of_share) = match &turns.own {
             Some(own) => (
-                Arc::clone(&own.connection).acquire_owned().await.ok(),
-                Arc::clone(&own.share).acquire_owned().await.ok(),
+                Arc::clone(&own.of_connection).acquire_owned().await.ok(),
+                Arc::clone(&own.of_share).acquire_owned().await.ok(),
             ),
             None => (None, None),
         };

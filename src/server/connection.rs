@@ -97,8 +97,8 @@ pub(super) struct Guarded<IO> {
     /// While the preface is awaited: how much of it came, and when it is too late.
     preface: Option<(usize, Pin<Box<Sleep>>)>,
     counted: Connection,
-    /// `None`: nothing is bounded there.
-    frames: Option<FrameScan>,
+    /// What comes in and goes out; `None`: nothing is bounded there.
+    frames: Option<(FrameScan, FrameScan)>,
     tls_spoken: Arc<LogThrottle>,
 }
 
@@ -115,7 +115,7 @@ impl<IO> Guarded<IO> {
                 }
             })),
             preface: Some((0, Box::pin(sleep(PREFACE_WITHIN)))),
-            frames: is_bounded.then(FrameScan::new),
+            frames: is_bounded.then(|| (FrameScan::of_client(), FrameScan::of_server())),
             counted: admitted.counted,
             tls_spoken,
         }
@@ -132,6 +132,16 @@ impl<IO> Guarded<IO> {
             Some(_) => Ok(()),
             None => Err(io::ErrorKind::ConnectionAborted.into()),
         }
+    }
+
+    /// At most so many bytes of this were sent. How many those are.
+    fn note_sent(&mut self, buf: &[u8], count: usize) -> usize {
+        let sent = buf.get(..count).unwrap_or(buf);
+        if let Some((_, outgoing)) = &mut self.frames {
+            let account = self.counted.account();
+            outgoing.advance(sent, |head| account.frame_sent(&head));
+        }
+        sent.len()
     }
 }
 
@@ -162,12 +172,11 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Guarded<IO> {
         }
         let before = buf.filled().len();
         ready!(Pin::new(&mut this.io).poll_read(cx, buf))?;
-        if let Some(frames) = &mut this.frames {
+        if let Some((incoming, _)) = &mut this.frames {
             let came = buf.filled().get(before..).unwrap_or_default();
-            let kept = frames.advance(came);
-            if kept > 0 {
-                this.counted.account().came_in(kept);
-            }
+            let account = this.counted.account();
+            incoming.advance(came, |head| account.frame_came(&head));
+            account.note_headers(incoming.kept_by_headers());
         }
         if let Some((came, _)) = &mut this.preface {
             let first = buf.filled().get(before).copied();
@@ -196,7 +205,9 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Guarded<IO> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         this.alive(cx)?;
-        Pin::new(&mut this.io).poll_write(cx, buf)
+        let count = ready!(Pin::new(&mut this.io).poll_write(cx, buf))?;
+        this.note_sent(buf, count);
+        Poll::Ready(Ok(count))
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -218,7 +229,12 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Guarded<IO> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         this.alive(cx)?;
-        Pin::new(&mut this.io).poll_write_vectored(cx, bufs)
+        let count = ready!(Pin::new(&mut this.io).poll_write_vectored(cx, bufs))?;
+        let mut left = count;
+        for buf in bufs {
+            left -= this.note_sent(buf, left);
+        }
+        Poll::Ready(Ok(count))
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -46,7 +46,7 @@ fn get(key: &str) -> GetRequest {
 }
 
 /// One that is open.
-async fn session(world: &World) -> String {
+pub async fn session(world: &World) -> String {
     let mut client = world.client().await;
     let opened = client.open_session(OpenSessionRequest::default()).await;
     opened.unwrap().into_inner().session
@@ -61,7 +61,7 @@ fn refused(came: &[Came]) -> BTreeSet<u32> {
 }
 
 /// Waits until this is so.
-async fn until(mut is_so: impl AsyncFnMut() -> bool) {
+pub async fn until(mut is_so: impl AsyncFnMut() -> bool) {
     let waited = async {
         while !is_so().await {
             sleep(Duration::from_millis(5)).await;
@@ -203,7 +203,7 @@ async fn an_answer_that_nobody_takes_ends_and_a_connection_of_such_as_well() {
 }
 
 /// A connection with a stream of renewals whose answers it does not take, and with so many KiB of renewals after the first.
-async fn unread_renewals(frames: &mut Frames, session: &str, kib: u32) {
+pub async fn unread_renewals(frames: &mut Frames, session: &str, kib: u32) {
     frames.send(&hello_with_window(0)).await;
     frames.ping().await;
     // From here on it takes what its settings say.
@@ -274,7 +274,7 @@ async fn what_was_read_leaves_nothing_counted() {
     burst.extend(call(1, "WatchLock", &watch));
     many.send(&burst).await;
     many.ping().await;
-    // A watch stays, so that nothing is forgotten for want of calls.
+    // A watch stays: the connection is in use all along.
     let at_rest = many.accounts.held().bytes;
     for stream in streams(200).skip(1) {
         let message = grpc(&get("small"));

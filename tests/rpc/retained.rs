@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use fermata::limits::Limits;
-use fermata_proto::{CriticalPutRequest, GetRequest, ListLocksRequest};
+use fermata_proto::{CreateLockRefRequest, CriticalPutRequest, GetRequest, ListLocksRequest};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::budgets::until;
 use crate::frames::grpc;
 use crate::frames::{
     ACK, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, SETTINGS, call, frame,
@@ -26,17 +27,8 @@ async fn world(limits: Limits) -> World {
     .await
 }
 
-async fn until(mut is_so: impl AsyncFnMut() -> bool) {
-    let waited = async {
-        while !is_so().await {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(Duration::from_secs(60), waited).await.unwrap();
-}
-
 /// How many streams have ended, by what came.
-fn ended(came: &[crate::frames::Came]) -> usize {
+pub fn ended(came: &[crate::frames::Came]) -> usize {
     let ends = came.iter();
     ends.filter(|came| came.kind == HEADERS && came.flags & END_STREAM != 0)
         .count()
@@ -144,6 +136,35 @@ async fn a_stream_counts_its_largest_message_until_it_ends() {
         hog.accounts.held().bytes == 0
     })
     .await;
+}
+
+/// An answer that is no more than headers has no body that could count: its stream does.
+#[tokio::test]
+async fn refusals_that_nobody_takes_count_until_they_are_sent() {
+    const CALLS: u32 = 1_900;
+    let world = world(Limits::default()).await;
+    let mut hog = Frames::narrow(&world.engine);
+    let mut burst = hello();
+    for stream in streams(CALLS) {
+        let no_key = CreateLockRefRequest::default();
+        burst.extend(call(stream, "CreateLockRef", &no_key));
+    }
+    hog.send(&burst).await;
+    let of_streams = |streams: u32| u64::from(streams) * 2 * 1024;
+    // Some were sent to where they are not taken: those are in no memory of the server.
+    let sent = CALLS / 4;
+    until(async || {
+        let held = hog.accounts.held().bytes;
+        held.is_multiple_of(2_048) && (of_streams(CALLS - sent)..=of_streams(CALLS)).contains(&held)
+    })
+    .await;
+    let mut came = Vec::new();
+    until(async || {
+        came.extend(hog.ping().await);
+        ended(&came) == CALLS as usize
+    })
+    .await;
+    until(async || hog.accounts.held().bytes == 0).await;
 }
 
 #[tokio::test]

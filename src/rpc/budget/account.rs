@@ -8,16 +8,22 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
 use super::accounts::AllAccounts;
+use super::frames::FrameHead;
+use super::streams::OpenStreams;
+use super::unread::UnreadFrames;
 use super::unsent::Unsent;
-use super::{SMALL_BYTES, ShareOf, wide};
+use super::{Charge, KeptBytes, ReservedBytes, SMALL_BYTES, ShareOf, wide};
 
-/// What a call takes by itself, with the stream that it came on, in bytes: some 50 KiB at most, which few have …
-const CALL_BYTES: u64 = 8 * 1024;
+/// What a call takes by itself, in bytes: with its stream some 50 KiB at most, which few have …
+const CALL_BYTES: u64 = 6 * 1024;
 /// … and so many times its headers.
 const TIMES_HEADERS: u64 = 3;
 
 /// What may be unread of a connection, in windows: as HTTP/2 counts small frames.
 const UNREAD_WINDOWS: u64 = 2;
+
+/// What a stream takes, as long as HTTP/2 has it: it has the headers of an answer until they were sent.
+const STREAM_BYTES: u64 = 2 * 1024;
 
 /// What a value that is to be read is taken for before any came.
 const VALUE_BYTES: u64 = 256 * 1024;
@@ -31,7 +37,7 @@ pub struct Account {
     /// What its calls have for as long as they last. It has no part in `has_room`: to wait would not help.
     call_bytes: AtomicU64,
     /// What it is about to hold: what is reserved for values that are being read.
-    reserved: AtomicU64,
+    pub(super) reserved: AtomicU64,
     /// What one more value that is read is taken for.
     value_bytes: AtomicU64,
     /// Those who wait for room take turns: with a message …
@@ -40,18 +46,27 @@ pub struct Account {
     answer_turn: Semaphore,
     waiting: AtomicU64,
     /// What came in and is not read yet. It has no part in `has_room`: to wait would not help.
-    unread: AtomicU64,
+    unread: Mutex<UnreadFrames>,
     /// How many bodies there are that may have some of it.
     undrained: AtomicU64,
+    /// What HTTP/2 has of streams, and of headers, goes to `call_bytes`.
+    streams: Mutex<OpenStreams>,
+    header_bytes: AtomicU64,
     room: Notify,
-    /// Listings take turns as well: those of a connection …
-    pub listing: Arc<Semaphore>,
-    /// … and those of all that have its share.
-    pub listing_of_share: Arc<Semaphore>,
+    listing: OwnListings,
     cut: Notify,
     is_cut: AtomicBool,
     used: Mutex<Use>,
     unsent: Mutex<BTreeMap<u64, Weak<Unsent>>>,
+}
+
+/// Listings take turns as well: those of a connection, and those of all that have its share.
+#[derive(Clone)]
+pub struct OwnListings {
+    /// Of the connection.
+    pub of_connection: Arc<Semaphore>,
+    /// Of all that have its share.
+    pub of_share: Arc<Semaphore>,
 }
 
 struct Use {
@@ -67,7 +82,7 @@ impl Account {
     pub(super) fn new(
         shared: Arc<AllAccounts>,
         who: ShareOf,
-        listing_of_share: Arc<Semaphore>,
+        listings_of_share: Arc<Semaphore>,
     ) -> Account {
         Account {
             who,
@@ -78,11 +93,15 @@ impl Account {
             message_turn: Semaphore::new(1),
             answer_turn: Semaphore::new(1),
             waiting: AtomicU64::new(0),
-            unread: AtomicU64::new(0),
+            unread: Mutex::default(),
             undrained: AtomicU64::new(0),
+            streams: Mutex::default(),
+            header_bytes: AtomicU64::new(0),
             room: Notify::new(),
-            listing: Arc::new(Semaphore::new(1)),
-            listing_of_share,
+            listing: OwnListings {
+                of_connection: Arc::new(Semaphore::new(1)),
+                of_share: listings_of_share,
+            },
             cut: Notify::new(),
             is_cut: AtomicBool::new(false),
             used: Mutex::new(Use {
@@ -108,9 +127,14 @@ impl Account {
 
     /// What it holds, in bytes.
     pub(super) fn held(&self) -> u64 {
-        let unread = self.unread.load(Ordering::Relaxed);
+        let unread = self.unread().held();
         let calls = self.call_bytes.load(Ordering::Relaxed);
         self.bytes.load(Ordering::Relaxed) + calls + unread
+    }
+
+    /// Whose turn it is to list; `None`: nothing is bounded there.
+    pub fn listings(&self) -> Option<&OwnListings> {
+        self.is_bounded().then_some(&self.listing)
     }
 
     /// Whether it holds less than it may, with what is reserved.
@@ -128,7 +152,7 @@ impl Account {
         }
     }
 
-    fn take(&self, bytes: u64) {
+    pub(super) fn take(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.shared.add(bytes);
     }
@@ -214,20 +238,59 @@ impl Account {
         WaitingForRoom(Arc::clone(self))
     }
 
-    /// So many bytes came in that may have to be kept before they are read. HTTP/2 lets no more of them in than its window.
-    pub fn came_in(&self, bytes: u64) {
-        let most = self
-            .shared
-            .limits
-            .window_bytes
-            .saturating_mul(UNREAD_WINDOWS);
-        let grown = |unread: u64| Some(unread.saturating_add(bytes).min(most));
-        let before = self
-            .unread
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown);
-        if let Ok(before) = before {
-            self.shared.add(bytes.min(most.saturating_sub(before)));
+    /// A frame comes in: what is in it may have to be kept before it is read, or a stream begins.
+    pub fn frame_came(&self, head: &FrameHead) {
+        let window = self.shared.limits.window_bytes;
+        let most = window.saturating_mul(UNREAD_WINDOWS);
+        match head.of_body() {
+            None => self.change_streams(|streams| streams.came(head)),
+            Some(bytes) => self.change_unread(|unread| unread.came(bytes, head, most)),
         }
+    }
+
+    /// The table of headers may keep so much.
+    pub fn note_headers(&self, bytes: u64) {
+        let before = self.header_bytes.swap(bytes, Ordering::Relaxed);
+        self.change_of_calls(before, bytes);
+    }
+
+    /// A frame was sent: of some stream it was the last.
+    pub fn frame_sent(&self, head: &FrameHead) {
+        self.change_streams(|streams| streams.sent(head));
+    }
+
+    fn change_streams(&self, change: impl FnOnce(&mut OpenStreams)) {
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = wide(streams.count()) * STREAM_BYTES;
+        change(&mut streams);
+        let after = wide(streams.count()) * STREAM_BYTES;
+        drop(streams);
+        self.change_of_calls(before, after);
+    }
+
+    fn change_of_calls(&self, before: u64, after: u64) {
+        if after > before {
+            self.add_of_calls(after - before);
+        } else if after < before {
+            self.give_back_of_calls(before - after);
+        }
+    }
+
+    pub(super) fn add_of_calls(&self, bytes: u64) {
+        self.call_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.shared.add(bytes);
+    }
+
+    pub(super) fn give_back_of_calls(&self, bytes: u64) {
+        self.call_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.shared.give_back(bytes);
+    }
+
+    /// The connection is gone, with what HTTP/2 had.
+    pub(super) fn end(&self) {
+        self.forget_unread();
+        self.change_streams(OpenStreams::end);
+        self.note_headers(0);
     }
 
     /// A body may have some of that, or has none any more.
@@ -241,28 +304,43 @@ impl Account {
     /// What came after the end of its call nobody reads, and HTTP/2 dropped: it is forgotten while no body has anything.
     pub(super) fn forget_dropped(&self) {
         if self.undrained.load(Ordering::SeqCst) == 0 {
-            self.read(u64::MAX);
+            self.forget_unread();
         }
     }
 
-    /// So many bytes of those were read.
+    fn forget_unread(&self) {
+        self.change_unread(|unread| *unread = UnreadFrames::default());
+    }
+
+    /// A frame of a body was read, of so many bytes.
     pub(super) fn read(&self, bytes: u64) {
-        let left = |unread: u64| Some(unread.saturating_sub(bytes));
-        let before = self
-            .unread
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, left);
-        if let Ok(before) = before {
-            self.shared.give_back(bytes.min(before));
+        self.change_unread(|unread| unread.read(bytes));
+    }
+
+    fn change_unread(&self, change: impl FnOnce(&mut UnreadFrames)) {
+        let mut unread = self.unread();
+        let before = unread.held();
+        change(&mut unread);
+        let after = unread.held();
+        drop(unread);
+        if after > before {
+            self.shared.add(after - before);
+        } else {
+            self.shared.give_back(before - after);
         }
     }
 
-    fn give_back(&self, bytes: u64) {
+    fn unread(&self) -> MutexGuard<'_, UnreadFrames> {
+        self.unread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn give_back(&self, bytes: u64) {
         self.bytes.fetch_sub(bytes, Ordering::SeqCst);
         self.shared.give_back(bytes);
         self.freed();
     }
 
-    fn freed(&self) {
+    pub(super) fn freed(&self) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.room.notify_waiters();
         }
@@ -370,85 +448,6 @@ impl Account {
     }
 }
 
-/// Bytes that an account holds, until this is dropped.
-pub struct Charge {
-    account: Arc<Account>,
-    bytes: u64,
-}
-
-impl Charge {
-    /// Of this connection.
-    pub fn account(&self) -> &Arc<Account> {
-        &self.account
-    }
-
-    /// What it is, in bytes.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// It is so many bytes now.
-    pub fn resize(&mut self, bytes: u64) {
-        if bytes > self.bytes {
-            self.account.take(bytes - self.bytes);
-        } else if bytes < self.bytes {
-            self.account.give_back(self.bytes - bytes);
-        }
-        self.bytes = bytes;
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        if self.bytes > 0 {
-            self.account.give_back(self.bytes);
-        }
-    }
-}
-
-/// What a call has for as long as it lasts, until this is dropped: counted with all, and no reason for others on its connection
-/// to wait, for nothing they do makes it less.
-pub struct KeptBytes {
-    account: Arc<Account>,
-    bytes: u64,
-}
-
-impl KeptBytes {
-    /// It is so many bytes, unless it is more.
-    pub fn grow(&mut self, to: u64) {
-        let more = to.saturating_sub(self.bytes);
-        if more > 0 {
-            self.account.call_bytes.fetch_add(more, Ordering::Relaxed);
-            self.account.shared.add(more);
-            self.bytes += more;
-        }
-    }
-}
-
-impl Drop for KeptBytes {
-    fn drop(&mut self) {
-        let account = &self.account;
-        account.call_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        account.shared.give_back(self.bytes);
-    }
-}
-
-/// Room for a value that is being read, until this is dropped. Of all connections together nothing is reserved: what is
-/// estimated must not cost anybody a connection.
-pub struct ReservedBytes {
-    account: Arc<Account>,
-    bytes: u64,
-}
-
-impl Drop for ReservedBytes {
-    fn drop(&mut self) {
-        self.account
-            .reserved
-            .fetch_sub(self.bytes, Ordering::SeqCst);
-        self.account.freed();
-    }
-}
-
 /// What somebody waits for room for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RoomFor {
@@ -501,17 +500,11 @@ impl Drop for CallInFlight {
     fn drop(&mut self) {
         let mut used = self.account.used();
         used.calls -= 1;
-        let is_last = used.calls == 0;
         if self.keeps_in_use {
             used.in_use -= 1;
             if used.in_use == 0 {
                 used.idle_since = Instant::now();
             }
-        }
-        drop(used);
-        if is_last {
-            // What came after the end of its call nobody reads, and HTTP/2 dropped.
-            self.account.read(u64::MAX);
         }
     }
 }

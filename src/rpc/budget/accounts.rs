@@ -65,7 +65,7 @@ struct Open {
 /// What one has who has a share.
 struct OfShare {
     connections: usize,
-    listing: Arc<Semaphore>,
+    listings: Arc<Semaphore>,
 }
 
 /// A connection that counts for as long as this is there.
@@ -129,11 +129,11 @@ impl Accounts {
         let listings = self.0.limits.listings_of_share;
         let of_share = open.of.entry(who).or_insert_with(|| OfShare {
             connections: 0,
-            listing: Arc::new(Semaphore::new(listings.min(Semaphore::MAX_PERMITS))),
+            listings: Arc::new(Semaphore::new(listings.min(Semaphore::MAX_PERMITS))),
         });
         of_share.connections += 1;
-        let listing = Arc::clone(&of_share.listing);
-        let account = Arc::new(Account::new(Arc::clone(&self.0), who, listing));
+        let listings = Arc::clone(&of_share.listings);
+        let account = Arc::new(Account::new(Arc::clone(&self.0), who, listings));
         open.accounts.insert(number, Arc::clone(&account));
         Some(Connection {
             account,
@@ -256,8 +256,7 @@ impl Drop for Connection {
             }
         }
         drop(open);
-        // Of calls that were not begun yet as well.
-        self.account.read(u64::MAX);
+        self.account.end();
         self.shared.gone.notify_waiters();
     }
 }

@@ -1,21 +1,27 @@
 //! Budgets: what each connection may hold of this replica's memory, and all of them together.
 //!
-//! [`Accounts`] are the open connections; an [`Account`] is what one of them holds. [`FrameScan`] counts what comes in until
-//! it is read, [`ReceivedBody`] what of it is kept, [`UnsentBody`] what goes out, until HTTP/2 has sent it. What must not be here: what a call means.
+//! [`Accounts`] are the open connections; an [`Account`] is what one of them holds. By [`FrameScan`] it counts what comes in until
+//! it is read, and streams until their end was sent, [`ReceivedBody`] what of it is kept, [`UnsentBody`] what goes out, until HTTP/2 has sent it. What must not be here: what a call means.
 
 mod account;
 mod accounts;
+mod charge;
+mod frames;
+mod header_table;
 mod received_body;
 mod share_of;
+mod streams;
 mod unread;
 mod unsent;
 mod unsent_body;
 
-pub use account::{Account, CallInFlight, Charge, KeptBytes, ReservedBytes};
+pub use account::{Account, CallInFlight, OwnListings};
 pub use accounts::{AccountLimits, Accounts, Connection, Held};
+pub use charge::{Charge, KeptBytes, ReservedBytes};
+pub use frames::{FrameHead, FrameScan};
 pub use received_body::{Arrival, ReceivedBody};
 pub use share_of::{ConnectionInfo, ShareOf};
-pub use unread::{FrameScan, UnreadBody};
+pub use unread::UnreadBody;
 pub use unsent_body::{UnsentBody, WithoutRoom};
 
 /// Answers and messages of up to so many bytes are never refused, and never wait: what keeps locks alive is among them.

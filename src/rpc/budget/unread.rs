@@ -1,6 +1,6 @@
 //! What came in and is not read yet: HTTP/2 keeps it, up to a window, for as long as nobody asks for it.
 //!
-//! [`FrameScan`] sees it come, [`UnreadBody`] sees it being read. What is between them their account holds.
+//! [`FrameScan`](super::FrameScan) sees it come, [`UnreadBody`] sees it being read. What is between them their account holds.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,76 +11,44 @@ use http_body::{Body as _, Frame, SizeHint};
 use tonic::Status;
 use tonic::body::Body;
 
+use super::frames::FrameHead;
+use super::header_table::BUFFER_BYTES;
 use super::{Account, wide};
 
-/// What an HTTP/2 client sends first, in bytes.
-const PREFACE_BYTES: usize = 24;
-
-/// What a frame begins with: its length (3 bytes), its kind, flags, and its stream.
-const HEAD_BYTES: usize = 9;
-
-/// The kind of frames that bring a body.
-const DATA: u8 = 0;
-
 /// What a frame that is kept takes besides what is in it.
-pub(super) const FRAME_BYTES: u64 = 256;
+const FRAME_BYTES: u64 = 256;
 
-/// Where one frame of a connection ends and the next begins.
-pub struct FrameScan {
-    head: [u8; HEAD_BYTES],
-    head_came: usize,
-    /// How much is still to come of what is being skipped, or of a body.
-    left: usize,
-    is_data: bool,
+/// The frames of bodies that HTTP/2 has of a connection.
+#[derive(Debug, Default)]
+pub(super) struct UnreadFrames {
+    count: u64,
+    /// What they bring, with what each takes.
+    bytes: u64,
+    /// What their buffers may have besides.
+    between: u64,
 }
 
-impl FrameScan {
-    /// From the first byte of a connection on.
-    pub fn new() -> FrameScan {
-        FrameScan {
-            head: [0; HEAD_BYTES],
-            head_came: 0,
-            left: PREFACE_BYTES,
-            is_data: false,
+impl UnreadFrames {
+    /// One comes in. (HTTP/2 lets no more come than its window: `most` bytes.)
+    pub fn came(&mut self, bytes: u64, head: &FrameHead, most: u64) {
+        self.count = self.count.saturating_add(1);
+        self.bytes = (self.bytes + bytes + FRAME_BYTES).min(most);
+        self.between = self.between.saturating_add(head.keeps_between());
+    }
+
+    /// One was read.
+    pub fn read(&mut self, bytes: u64) {
+        self.count = self.count.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes + FRAME_BYTES);
+        if self.count == 0 {
+            self.between = 0;
         }
     }
 
-    /// Reads on: what of it HTTP/2 may have to keep, in bytes.
-    pub fn advance(&mut self, mut came: &[u8]) -> u64 {
-        let mut kept = 0;
-        while !came.is_empty() {
-            if self.left > 0 {
-                let count = came.len().min(self.left);
-                self.left -= count;
-                came = came.split_at(count).1;
-                kept += if self.is_data { wide(count) } else { 0 };
-                continue;
-            }
-            let count = came.len().min(HEAD_BYTES - self.head_came);
-            let (head, rest) = came.split_at(count);
-            self.head[self.head_came..self.head_came + count].copy_from_slice(head);
-            self.head_came += count;
-            came = rest;
-            if self.head_came == HEAD_BYTES {
-                let [a, b, c, kind, ..] = self.head;
-                let length = u32::from_be_bytes([0, a, b, c]);
-                self.left = usize::try_from(length).unwrap_or(usize::MAX);
-                self.is_data = kind == DATA;
-                self.head_came = 0;
-                kept += if self.is_data && length > 0 {
-                    FRAME_BYTES
-                } else {
-                    0
-                };
-            }
-        }
-        kept
-    }
-}
-
-impl Default for FrameScan {
-    fn default() -> FrameScan {
-        FrameScan::new()
+    /// What they hold, in bytes. None keeps more than its buffer.
+    pub fn held(&self) -> u64 {
+        let buffers = self.count.saturating_mul(BUFFER_BYTES);
+        self.bytes + self.between.min(buffers)
     }
 }
 
@@ -171,7 +139,7 @@ impl http_body::Body for UnreadBody {
                 state.set(Drain::HasSome);
                 let length = frame.data_ref().map_or(0, bytes::Bytes::len);
                 if length > 0 {
-                    state.account.read(wide(length) + FRAME_BYTES);
+                    state.account.read(wide(length));
                 }
             }
             Some(Err(_)) | None => this.has_ended = true,
@@ -202,33 +170,47 @@ impl Drop for UnreadBody {
 
 #[cfg(test)]
 mod tests {
+    use super::super::FrameScan;
+    use super::super::frames::{DATA, HEADERS};
     use super::*;
 
-    fn frame(kind: u8, length: usize) -> Vec<u8> {
-        let length_bytes = u32::try_from(length).unwrap().to_be_bytes();
-        let mut frame = length_bytes[1..].to_vec();
-        frame.extend([kind, 0, 0, 0, 0, 1]);
-        frame.extend(vec![DATA; length]);
-        frame
+    const MOST: u64 = 1 << 30;
+
+    /// A frame of a body of 300 bytes, after one of another kind.
+    fn after(scan: &mut FrameScan, between: usize) -> FrameHead {
+        let mut heads = Vec::new();
+        for (kind, length) in [(HEADERS, between), (DATA, 300)] {
+            let length_bytes = u32::try_from(length).unwrap().to_be_bytes();
+            let mut frame = length_bytes[1..].to_vec();
+            frame.extend([kind, 0, 0, 0, 0, 1]);
+            frame.resize(frame.len() + length, 0);
+            scan.advance(&frame, |head| heads.push(head));
+        }
+        heads.pop().unwrap()
     }
 
     #[test]
-    fn only_bodies_are_kept_however_the_frames_are_cut() {
-        let mut came = vec![DATA; PREFACE_BYTES];
-        for (kind, length) in [
-            (4, 12),
-            (1, 300),
-            (DATA, 1_000),
-            (DATA, 0),
-            (6, 8),
-            (DATA, 7),
-        ] {
-            came.extend(frame(kind, length));
+    fn small_frames_hold_what_is_between_them_until_they_are_read() {
+        let mut scan = FrameScan::of_server();
+        let mut frames = UnreadFrames::default();
+        // As calls are.
+        for _ in 0..10 {
+            frames.came(300, &after(&mut scan, 900), MOST);
         }
-        for cut in 1..40 {
-            let mut scan = FrameScan::new();
-            let kept: u64 = came.chunks(cut).map(|part| scan.advance(part)).sum();
-            assert_eq!(kept, 1_007 + 2 * FRAME_BYTES, "{cut}");
+        assert_eq!(frames.held(), 10 * (300 + FRAME_BYTES));
+        for _ in 0..10 {
+            frames.came(300, &after(&mut scan, 8_000), MOST);
         }
+        let small = 20 * (300 + FRAME_BYTES);
+        assert!(frames.held() > small + 10 * 6_900, "{}", frames.held());
+        // One frame keeps one buffer.
+        for _ in 0..19 {
+            frames.read(300);
+        }
+        assert_eq!(frames.held(), 300 + FRAME_BYTES + BUFFER_BYTES);
+        frames.read(300);
+        assert_eq!(frames.held(), 0);
+        frames.came(300, &after(&mut scan, 100_000), MOST);
+        assert!(frames.held() < 300 + FRAME_BYTES + BUFFER_BYTES);
     }
 }

@@ -1,0 +1,342 @@
+//! What the table of headers of a connection may keep in memory.
+//!
+//! HTTP/2 keeps the pseudo-headers (`:path`, `:authority`) that a client has it remember as slices of the buffer that they
+//! came in, up to 16 KiB each: whoever sends a hundred paths far from each other has it keep 2 MB. So what goes into the
+//! table is followed here, as far as that goes without decoding it (RFC 7541, 6.2): which names begin with a colon, and how
+//! much came between.
+
+use std::collections::VecDeque;
+
+/// The most that one entry keeps, in bytes.
+pub(super) const BUFFER_BYTES: u64 = 16 * 1024;
+
+/// More entries than a table has: each counts at least 32 of its 4,096 bytes.
+const ENTRIES_MAX: usize = 128;
+
+/// The entries of the static table that are pseudo-headers, and how many it has.
+const STATIC_PSEUDO_MAX: usize = 14;
+const STATIC_MAX: usize = 61;
+
+/// How `:` begins a name that is Huffman coded: 7 bits.
+const HUFFMAN_COLON: u8 = 0x5c;
+
+/// Follows the blocks of headers of a connection.
+#[derive(Debug, Default)]
+pub(super) struct HeaderTable {
+    /// The newest last.
+    entries: VecDeque<TableEntry>,
+    at: At,
+    /// What comes into the table with the literal that is being read.
+    inserts: Option<Inserts>,
+    kept: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct TableEntry {
+    is_pseudo: bool,
+    keeps: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Inserts {
+    is_pseudo: bool,
+}
+
+/// What the next byte of a block is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum At {
+    /// The first of a field.
+    #[default]
+    Field,
+    /// Of an integer that goes on, of which so much came.
+    Integer {
+        value: usize,
+        shift: u32,
+        of: IntegerOf,
+    },
+    /// The first of the length of a string.
+    Length(StringOf),
+    /// Of a string of which so much is to come.
+    String {
+        left: usize,
+        is_first: bool,
+        is_huffman: bool,
+        of: StringOf,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum IntegerOf {
+    /// An index, or a size, that nothing follows.
+    Alone,
+    /// The index of the name of a literal.
+    Name,
+    Length {
+        is_huffman: bool,
+        of: StringOf,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StringOf {
+    Name,
+    Value,
+}
+
+impl HeaderTable {
+    /// What its entries may keep, in bytes.
+    pub fn kept(&self) -> u64 {
+        self.kept
+    }
+
+    /// A block begins.
+    pub fn begin(&mut self) {
+        self.at = At::Field;
+        self.inserts = None;
+    }
+
+    /// Reads on in a block. `since` is how much came on the connection since the last entry that keeps anything.
+    pub fn advance(&mut self, bytes: &[u8], since: &mut u64) {
+        let mut rest = bytes;
+        while let Some((&byte, after)) = rest.split_first() {
+            if let At::String {
+                left,
+                is_first,
+                is_huffman,
+                of,
+            } = self.at
+            {
+                if is_first && of == StringOf::Name {
+                    self.note_name(byte, is_huffman);
+                }
+                let count = left.min(rest.len());
+                rest = rest.split_at(count).1;
+                self.at = match left - count {
+                    0 => self.after_string(of, since),
+                    left => At::String {
+                        left,
+                        is_first: false,
+                        is_huffman,
+                        of,
+                    },
+                };
+                continue;
+            }
+            rest = after;
+            self.at = self.after_byte(byte, since);
+        }
+    }
+
+    fn after_byte(&mut self, byte: u8, since: &mut u64) -> At {
+        match self.at {
+            At::Field => self.field(byte, since),
+            At::Length(of) => {
+                let is_huffman = byte & 0x80 != 0;
+                self.integer(byte, 0x7f, IntegerOf::Length { is_huffman, of }, since)
+            }
+            At::Integer { value, shift, of } => {
+                // No length that HTTP/2 takes is as large: it ends the connection.
+                let part = usize::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
+                let value = value.saturating_add(part);
+                match byte & 0x80 {
+                    0 => self.after_integer(value, of, since),
+                    _ => At::Integer {
+                        value,
+                        shift: shift.saturating_add(7),
+                        of,
+                    },
+                }
+            }
+            // Read by its length.
+            At::String { .. } => self.at,
+        }
+    }
+
+    fn field(&mut self, byte: u8, since: &mut u64) -> At {
+        let (prefix, of) = match byte {
+            0x80.. => (0x7f, IntegerOf::Alone),
+            0x40.. => {
+                self.inserts = Some(Inserts { is_pseudo: false });
+                (0x3f, IntegerOf::Name)
+            }
+            0x20.. => (0x1f, IntegerOf::Alone),
+            _ => (0x0f, IntegerOf::Name),
+        };
+        self.integer(byte, prefix, of, since)
+    }
+
+    fn integer(&mut self, byte: u8, prefix: u8, of: IntegerOf, since: &mut u64) -> At {
+        let value = byte & prefix;
+        if value < prefix {
+            return self.after_integer(value.into(), of, since);
+        }
+        At::Integer {
+            value: value.into(),
+            shift: 0,
+            of,
+        }
+    }
+
+    fn after_integer(&mut self, value: usize, of: IntegerOf, since: &mut u64) -> At {
+        match of {
+            IntegerOf::Alone => At::Field,
+            IntegerOf::Name if value == 0 => At::Length(StringOf::Name),
+            IntegerOf::Name => {
+                let is_pseudo = self.is_pseudo(value);
+                if let Some(inserts) = &mut self.inserts {
+                    inserts.is_pseudo = is_pseudo;
+                }
+                At::Length(StringOf::Value)
+            }
+            IntegerOf::Length { of, .. } if value == 0 => self.after_string(of, since),
+            IntegerOf::Length { is_huffman, of } => At::String {
+                left: value,
+                is_first: true,
+                is_huffman,
+                of,
+            },
+        }
+    }
+
+    fn after_string(&mut self, of: StringOf, since: &mut u64) -> At {
+        match of {
+            StringOf::Name => At::Length(StringOf::Value),
+            StringOf::Value => {
+                if let Some(inserts) = self.inserts.take() {
+                    self.insert(inserts, since);
+                }
+                At::Field
+            }
+        }
+    }
+
+    fn note_name(&mut self, first: u8, is_huffman: bool) {
+        if let Some(inserts) = &mut self.inserts {
+            inserts.is_pseudo = match is_huffman {
+                true => first >> 1 == HUFFMAN_COLON,
+                false => first == b':',
+            };
+        }
+    }
+
+    /// Whether the name with this index is one of a pseudo-header.
+    fn is_pseudo(&self, index: usize) -> bool {
+        if index <= STATIC_MAX {
+            return index <= STATIC_PSEUDO_MAX;
+        }
+        let newest_first = self.entries.iter().rev();
+        let entry = newest_first.clone().nth(index - STATIC_MAX - 1);
+        entry.is_some_and(|entry| entry.is_pseudo)
+    }
+
+    fn insert(&mut self, inserts: Inserts, since: &mut u64) {
+        let keeps = match inserts.is_pseudo {
+            true => std::mem::take(since).min(BUFFER_BYTES),
+            false => 0,
+        };
+        if self.entries.len() == ENTRIES_MAX {
+            let oldest = self.entries.pop_front();
+            self.kept -= oldest.map_or(0, |oldest| oldest.keeps);
+        }
+        self.kept += keeps;
+        self.entries.push_back(TableEntry {
+            is_pseudo: inserts.is_pseudo,
+            keeps,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `:path` with a value, to be remembered.
+    fn path(value: &str) -> Vec<u8> {
+        let mut field = vec![0x44, u8::try_from(value.len()).unwrap()];
+        field.extend(value.as_bytes());
+        field
+    }
+
+    fn literal(first: u8, name: &[u8], value: &[u8]) -> Vec<u8> {
+        let mut field = vec![first, u8::try_from(name.len()).unwrap()];
+        field.extend(name);
+        field.push(u8::try_from(value.len()).unwrap());
+        field.extend(value);
+        field
+    }
+
+    /// What is kept after these blocks, each after 1,000 other bytes, in parts of this length.
+    fn kept(blocks: &[Vec<u8>], cut: usize) -> u64 {
+        let mut table = HeaderTable::default();
+        let mut since = 0;
+        for block in blocks {
+            since += 1_000;
+            table.begin();
+            for part in block.chunks(cut) {
+                table.advance(part, &mut since);
+            }
+            assert_eq!(table.at, At::Field, "{block:?}");
+        }
+        table.kept()
+    }
+
+    #[test]
+    fn paths_that_are_to_be_remembered_keep_what_came_before_them() {
+        for cut in 1..20 {
+            // GET, https, a path, an authority of 200 bytes.
+            let mut block = vec![0x82, 0x87];
+            block.extend(path("/a/B"));
+            block.extend([0x41, 0x7f, 0x49]);
+            block.extend([b'x'; 200]);
+            assert_eq!(kept(&[block.clone()], cut), 1_000, "{cut}");
+            // The same by their indices, and one that is not to be remembered.
+            let again = vec![0x82, 0x87, 0xbe, 0xbf, 0x04, 1, b'/'];
+            assert_eq!(kept(&[block.clone(), again], cut), 1_000, "{cut}");
+            assert_eq!(kept(&[block, path("/c")], cut), 2_000, "{cut}");
+        }
+    }
+
+    #[test]
+    fn other_headers_keep_nothing_and_take_the_entries_of_paths_away() {
+        let te = literal(0x40, b"te", b"trailers");
+        // By the index of the newest entry, which is `te`.
+        let by_index = vec![0x7e, 1, b'x'];
+        assert_eq!(kept(&[te.clone(), by_index.clone()], 3), 0);
+        assert_eq!(kept(&[path("/a"), te.clone()], 3), 1_000);
+        let mut blocks = vec![path("/a")];
+        blocks.extend(vec![te; ENTRIES_MAX - 1]);
+        assert_eq!(kept(&blocks, 3), 1_000);
+        blocks.push(by_index);
+        assert_eq!(kept(&blocks, 3), 0);
+    }
+
+    #[test]
+    fn a_name_is_known_however_it_is_given() {
+        let plain = literal(0x40, b":path", b"/");
+        // `:path` by the Huffman code of RFC 7541.
+        let huffman = {
+            let mut field = vec![0x40, 0x84, 0xb9, 0x58, 0xd3, 0x3f];
+            field.extend([1, b'/']);
+            field
+        };
+        let by_index = vec![0x7e, 1, b'/'];
+        assert_eq!(kept(&[plain.clone(), by_index.clone()], 2), 2_000);
+        assert_eq!(kept(&[huffman, by_index], 2), 2_000);
+        let never = literal(0x10, b":path", b"/");
+        assert_eq!(kept(&[never, vec![0x3f, 0xe1, 0x1f]], 2), 0);
+    }
+
+    #[test]
+    fn a_table_keeps_no_more_than_its_entries_may() {
+        let mut table = HeaderTable::default();
+        for _ in 0..1_000 {
+            let mut since = 1_000_000;
+            table.begin();
+            table.advance(&path("/a"), &mut since);
+        }
+        assert_eq!(
+            table.kept(),
+            BUFFER_BYTES * u64::try_from(ENTRIES_MAX).unwrap()
+        );
+    }
+}

@@ -1,0 +1,86 @@
+//! Buffers that HTTP/2 keeps for the sake of a few bytes in each: they count as what they are.
+
+use fermata::limits::Limits;
+
+use crate::budgets::{session, unread_renewals, until};
+use crate::frames::{
+    DATA, END_HEADERS, END_STREAM, Frames, HEADERS, frame, headers_of_path, hello, streams,
+};
+use crate::retained::ended;
+use crate::world::World;
+
+/// Of a kind that nobody knows, which is ignored.
+fn ignored() -> Vec<u8> {
+    frame(0xbe, 0, 0, &[0; 8_000])
+}
+
+/// A call that nobody serves, whose path is to be remembered.
+fn remembered(stream: u32, path: &str) -> Vec<u8> {
+    let mut block = headers_of_path(path);
+    assert_eq!(block[2], 0x04, "a path that is not remembered");
+    block[2] = 0x44;
+    frame(HEADERS, END_HEADERS | END_STREAM, stream, &block)
+}
+
+#[tokio::test]
+async fn paths_that_are_remembered_count_with_what_came_between_them() {
+    let world = World::with(Limits::default()).await;
+    let [mut hog, mut other] = Frames::many(&world.engine);
+    for frames in [&mut hog, &mut other] {
+        frames.send(&hello()).await;
+    }
+    let mut came = Vec::new();
+    for (number, stream) in streams(100).enumerate() {
+        let call = remembered(stream, &format!("/x.Y/{number:03}"));
+        other.send(&call).await;
+        hog.send(&[call, ignored()].concat()).await;
+        came.extend(hog.ping().await);
+        other.ping().await;
+    }
+    until(async || {
+        came.extend(hog.ping().await);
+        ended(&came) == 100
+    })
+    .await;
+    let accounts = hog.accounts.clone();
+    let kept = 99 * 8_000;
+    until(async || {
+        let held = accounts.held().bytes;
+        (kept..kept + 100 * 1_000).contains(&held)
+    })
+    .await;
+    // The table has no room for all of them any more.
+    let mut came = Vec::new();
+    for stream in streams(300).skip(100) {
+        hog.send(&remembered(stream, &format!("/x.Y/{stream:03}")))
+            .await;
+        came.extend(hog.ping().await);
+    }
+    until(async || {
+        came.extend(hog.ping().await);
+        ended(&came) == 200
+    })
+    .await;
+    until(async || accounts.held().bytes < 100 * 1_000).await;
+    drop((hog, other));
+    until(async || accounts.held().bytes == 0).await;
+}
+
+#[tokio::test]
+async fn small_frames_count_with_what_came_between_them() {
+    let world = World::with(Limits::default()).await;
+    let session = session(&world).await;
+    let mut hog = Frames::to(&world.engine);
+    // What comes from here on nobody reads.
+    unread_renewals(&mut hog, &session, 16).await;
+    until(async || hog.accounts.held().bytes >= 16 * 1_024).await;
+    let before = hog.accounts.held().bytes;
+    for _ in 0..50 {
+        hog.send(&frame(DATA, 0, 1, &[0; 300])).await;
+        hog.send(&ignored()).await;
+    }
+    until(async || hog.accounts.held().bytes >= before + 49 * 7_000).await;
+    let accounts = hog.accounts.clone();
+    drop(hog);
+    until(async || accounts.held().bytes == 0).await;
+}
