@@ -69,15 +69,18 @@ impl Verbs {
         }
     }
 
+    /// Whether this is one of them.
+    pub fn contains(self, verb: Verb) -> bool {
+        self.0 & verb.bit() != 0
+    }
+
     fn without(self, others: Verbs) -> Verbs {
         Verbs(self.0 & !others.0)
     }
 
     /// Their names, with `and` between.
     pub fn names(self) -> String {
-        let names = Verb::ALL
-            .into_iter()
-            .filter(|verb| self.0 & verb.bit() != 0);
+        let names = Verb::ALL.into_iter().filter(|verb| self.contains(*verb));
         names.map(Verb::name).collect::<Vec<_>>().join(" and ")
     }
 }

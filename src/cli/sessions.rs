@@ -1,10 +1,12 @@
-//! `fermata sessions`: the open sessions.
+//! `fermata sessions`: the open sessions, and the end of one by force.
 
 use std::time::{Duration, SystemTime};
 
-use fermata_command::output::{Format, Table, colour, print_json, print_text};
+use fermata_command::output::{Format, Table, colour, one_line, print_json, print_text};
+use fermata_command::remote::who;
 use fermata_command::{Failure, Remote, Span};
 use fermata_proto as proto;
+use serde_json::json;
 
 use super::locks::{age, lease_left, short};
 use super::views;
@@ -21,14 +23,30 @@ allowed.
 Examples:
   fermata sessions
   fermata sessions --output json | jq -r '.sessions[].owner' | sort | uniq -c
+  fermata sessions end 7d9f0b6e-5c1a-4f0e-9a55-0c1f5b8f2a11 --reason lost
 
 With --output json the fields are those of ListSessionsResponse in the protobuf
 contract.";
 
-/// List the open sessions
+const END_HELP: &str = "\
+All lockRefs of the session end, held or waiting, and its client is told so:
+SESSION_CLOSED. Until it has learned of it, it may still act on other systems:
+there only fencing tokens help. It takes `admin` for everything; who and why
+go to the audit log.
+
+Exit status: 0 (also if it had ended before); 64 malformed; 69 no server; 75 a
+limit is reached, or the server is overloaded; 77 not allowed.
+
+Example:
+  fermata sessions end 7d9f0b6e-5c1a-4f0e-9a55-0c1f5b8f2a11 --reason lost";
+
+/// List the open sessions, or end one by force
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
+
     /// So many at most
     #[arg(long, value_name = "N", default_value_t = 1000)]
     limit: usize,
@@ -37,13 +55,64 @@ pub struct Args {
     pub remote: Remote,
 }
 
+#[derive(Debug, Clone, clap::Subcommand)]
+enum Action {
+    End(EndArgs),
+}
+
+/// End a session, and all that lives by it, by force
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = END_HELP)]
+struct EndArgs {
+    /// The session to end, as `sessions` prints it; its whole text will do
+    #[arg(value_name = "SESSION")]
+    session: String,
+
+    /// Why; written into the audit log
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+
+    /// Who; written into the audit log (default: user@host)
+    #[arg(long, value_name = "TEXT")]
+    by: Option<String>,
+
+    #[command(flatten)]
+    remote: Remote,
+}
+
 /// Runs the command.
 pub async fn run(args: Args) -> Result<u8, Failure> {
+    if let Some(Action::End(mut end)) = args.action {
+        end.remote = end.remote.or(&args.remote);
+        return end_one(end).await;
+    }
     let client = args.remote.client()?;
     let sessions = client.list_sessions(args.limit).await?;
     match args.remote.format() {
         Format::Json => print_json(&views::sessions(&sessions))?,
         Format::Text => print_text(&list(&sessions, SystemTime::now(), colour()))?,
+    }
+    Ok(0)
+}
+
+async fn end_one(args: EndArgs) -> Result<u8, Failure> {
+    let client = args.remote.client()?;
+    // What stands behind the dot lets act for it, and is shown nowhere.
+    let id = args.session.split('.').next().unwrap_or_default();
+    let by = args.by.unwrap_or_else(who);
+    let already_ended = client.end_session(id, &args.reason, &by).await?;
+    match args.remote.format() {
+        Format::Json => print_json(&json!({
+            "session_id": id,
+            "already_ended": already_ended,
+        }))?,
+        Format::Text => {
+            let what = match already_ended {
+                true => "had ended before",
+                false => "ended, with all that lived by it",
+            };
+            print_text(&format!("{} {what}\n", one_line(id)))?;
+        }
     }
     Ok(0)
 }

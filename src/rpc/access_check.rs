@@ -8,15 +8,14 @@ use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use fermata_proto::ForceReleaseResponse;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use super::calls::{ForceRelease, Target};
+use super::calls::{ByForce, Target, Words};
 use super::status;
-use crate::access::{Access, Login, LoginRefused, Origin, Scope, Verbs};
+use crate::access::{Access, Login, LoginRefused, Origin, Scope, Verb, Verbs};
 
 /// What may be called by everybody: probes have no login.
 const OPEN: &str = "/grpc.health.";
@@ -99,7 +98,12 @@ impl AccessCheck {
     /// Whether a login still counts, and may do all of this.
     pub fn check(&self, login: &Login, verbs: Verbs, target: &Target) -> Result<(), Status> {
         let id = target.key_id();
-        let scope = id.as_ref().map_or(Scope::Own, Scope::Key);
+        let scope = match &id {
+            Some(id) => Scope::Key(id),
+            // Whoever ends the session of somebody else ends entries of any key.
+            None if verbs.contains(Verb::Admin) => Scope::Everything,
+            None => Scope::Own,
+        };
         self.check_scope(login, verbs, scope)
     }
 
@@ -205,21 +209,26 @@ fn is_to_be_written(refusals: &Mutex<Refusals>) -> Option<u64> {
     Some(std::mem::take(&mut refusals.left_out))
 }
 
-/// An entry was ended by force, or was to be. That it was denied is written where that is found out.
-pub(super) fn forced(
-    login: &Login,
-    asked: &ForceRelease,
-    came: Result<&ForceReleaseResponse, &Status>,
-) {
+/// An entry or a session was ended by force, or was to be. That it was denied is written where that is found out.
+pub(super) fn forced<C: ByForce>(login: &Login, asked: &C, came: Result<&C::Answer, &Status>) {
     let came = match came {
-        Ok(answer) if answer.already_released => "had ended before".to_owned(),
+        Ok(answer) if C::had_ended(answer) => "had ended before".to_owned(),
         Ok(_) => "ended".to_owned(),
         Err(status) if status.code() == Code::PermissionDenied => return,
         Err(status) => format!("{:?}: {}", status.code(), status.message()),
     };
-    let (identity, from, entry) = (&*login.identity, &*login.from, asked.name());
-    let (by, reason) = asked.words();
-    tracing::info!(target: AUDIT, identity, from, %entry, by, reason, came, "an end by force");
+    let (identity, from) = (&*login.identity, &*login.from);
+    let Words { by, why: reason } = asked.words();
+    match asked.target() {
+        Target::Session(session) => {
+            tracing::info!(target: AUDIT, identity, from, %session, by, reason, came, "an end by force");
+        }
+        Target::Entry(entry) => {
+            tracing::info!(target: AUDIT, identity, from, %entry, by, reason, came, "an end by force");
+        }
+        // Nobody ends these.
+        Target::Key(_) | Target::LockRef(_) => {}
+    }
 }
 
 /// A backup was begun: whoever has it has every value.

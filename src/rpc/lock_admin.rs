@@ -1,4 +1,4 @@
-//! LockAdmin: what is locked, by whom and since when; and the end of a lockRef by force.
+//! LockAdmin: what is locked, by whom and since when; and the end of an entry or a session by force.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use fermata_proto::lock_admin_server::LockAdmin;
 use fermata_proto::{
     BackupRequest, DescribeActivityRequest, DescribeActivityResponse, DescribeLockRequest,
-    DescribeLockResponse, ForceReleaseRequest, ForceReleaseResponse, ListLocksRequest,
-    ListLocksResponse, ListReplicasRequest, ListReplicasResponse, ListSessionsRequest,
-    ListSessionsResponse, ListTablesRequest, ListTablesResponse, ReplicaActivity, ReplicaInfo,
-    Table,
+    DescribeLockResponse, EndSessionRequest, EndSessionResponse, ForceReleaseRequest,
+    ForceReleaseResponse, ListLocksRequest, ListLocksResponse, ListReplicasRequest,
+    ListReplicasResponse, ListSessionsRequest, ListSessionsResponse, ListTablesRequest,
+    ListTablesResponse, ReplicaActivity, ReplicaInfo, Table,
 };
 use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ use tracing::{Instrument as _, Span};
 use uuid::Uuid;
 
 use super::backup::{BackupStream, Backups};
-use super::calls::{ForceRelease, UnaryCall as _};
+use super::calls::{ByForce, EndSession, ForceRelease};
 use super::deadline::{Deadline, by, within};
 use super::listing_turns::listing_turn;
 use super::locks::{DescribeLock, KeySources, ListLocks};
@@ -111,6 +111,26 @@ impl LockAdminRpc {
         Ok(stream::iter(asked).buffered(ASKED_AT_ONCE).collect().await)
     }
 
+    /// In a task of its own: whoever hangs up meanwhile is in the audit log all the same.
+    async fn force<C: ByForce>(
+        &self,
+        request: Request<C::Ask>,
+    ) -> Result<Response<C::Answer>, Status> {
+        let context = self.router.context(&request);
+        let force = C::parse(request.into_inner(), &context)?;
+        let (router, span) = (self.router.clone(), Span::current());
+        let made = async move {
+            let answer_by = force.answer_by(&context);
+            let came = router.make(&force, &context, answer_by).await;
+            let answer = came.as_ref().map(|served| &served.answer);
+            access_check::forced(&context.login, &force, answer);
+            came
+        };
+        let came = tokio::spawn(made.instrument(span)).await;
+        let served = came.map_err(|_| status::outcome_unknown())??;
+        Ok(served.into_response())
+    }
+
     fn answer_by<T>(&self, request: &Request<T>) -> Instant {
         Deadline::of_request(request.extensions()).answer_within(self.limits.call_max())
     }
@@ -180,24 +200,14 @@ impl LockAdmin for LockAdminRpc {
         &self,
         request: Request<ForceReleaseRequest>,
     ) -> Result<Response<ForceReleaseResponse>, Status> {
-        let context = self.router.context(&request);
-        let force = ForceRelease::parse(request.into_inner(), &context)?;
-        let (router, span) = (self.router.clone(), Span::current());
-        // In a task of its own: whoever hangs up meanwhile is in the audit log all the same.
-        let made = async move {
-            let answer_by = force.answer_by(&context);
-            let came = router.make(&force, &context, answer_by).await;
-            access_check::forced(
-                &context.login,
-                &force,
-                came.as_ref().map(|served| &served.answer),
-            );
-            came
-        };
-        let came = tokio::spawn(made.instrument(span)).await;
-        Ok(came
-            .map_err(|_| status::outcome_unknown())??
-            .into_response())
+        self.force::<ForceRelease>(request).await
+    }
+
+    async fn end_session(
+        &self,
+        request: Request<EndSessionRequest>,
+    ) -> Result<Response<EndSessionResponse>, Status> {
+        self.force::<EndSession>(request).await
     }
 
     async fn list_sessions(

@@ -223,6 +223,15 @@ fn uuid(text: &str) -> Result<Uuid, FieldProblem> {
     Ok(id)
 }
 
+/// `session_id`, as listings show it.
+pub fn session_id(text: &str) -> Result<SessionId, Invalid> {
+    let parsed = match text.is_empty() {
+        true => Err(FieldProblem::Missing),
+        false => uuid(text),
+    };
+    at("session_id", parsed).map(SessionId)
+}
+
 /// `session`, as this client gives it, where only one from OpenSession will do.
 pub fn session(text: &str, identity: &str) -> Result<SessionId, Invalid> {
     at("session", session_text(text, identity))
@@ -392,7 +401,7 @@ pub fn forced_by(text: String, limits: &Limits) -> Result<String, Invalid> {
     )
 }
 
-/// `reason` of a ForceRelease.
+/// `reason` of an end by force.
 pub fn reason(text: String, limits: &Limits) -> Result<String, Invalid> {
     if text.is_empty() {
         return at("reason", Err(FieldProblem::Missing));

@@ -133,6 +133,22 @@ fn sessions_are_listed_with_what_lets_nobody_act() {
     assert!(row.contains("billing"), "{shown}");
     let id = row.split_whitespace().next().unwrap();
     assert_eq!(one["session_id"], json!(id));
+    assert_eq!(
+        world.run(&["sessions", "end", id]).status.code(),
+        Some(64),
+        "without a reason"
+    );
+    let ends = ["sessions", "end", id, "--reason", "its host is lost"];
+    assert_eq!(
+        world.text(&ends),
+        format!("{id} ended, with all that lived by it\n")
+    );
+    assert_eq!(world.text(&ends), format!("{id} had ended before\n"));
+    let json = world.json(&ends);
+    assert_eq!(json, json!({ "session_id": id, "already_ended": true }));
+    until(|| world.queue("k") == (0, 0));
+    let garbage = world.run(&["sessions", "end", "garbage", "--reason", "r"]);
+    assert_eq!(garbage.status.code(), Some(64), "{garbage:?}");
     drop((session, held));
 }
 

@@ -20,9 +20,11 @@ use fermata::rpc::peer::proto::{
 };
 use fermata::rpc::stopping::{Stop, Stopping};
 use fermata::server::{Server, bind};
+use fermata_proto::lock_admin_client::LockAdminClient;
 use futures_util::stream;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use crate::link::{Shared, StoreLink};
@@ -206,6 +208,13 @@ impl Pair {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         pair
+    }
+
+    /// An operator at the first one.
+    pub async fn admin(&self) -> LockAdminClient<Channel> {
+        LockAdminClient::connect(self.clients.clone())
+            .await
+            .unwrap()
     }
 
     /// A client of the first one.

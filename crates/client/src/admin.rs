@@ -188,6 +188,30 @@ impl Client {
             .map_err(|status| Fault::new(&status))?;
         Ok(answer.message)
     }
+
+    /// Closes a session whatever its client thinks, and ends what lives by it; by its id, as [`Client::list_sessions`] shows it, or by its text.
+    /// The reason is written into the audit log. True if it had ended before.
+    pub async fn end_session(
+        &self,
+        session_id: &str,
+        reason: &str,
+        forced_by: &str,
+    ) -> Result<bool, CallError> {
+        // Behind the dot stands what lets its client act.
+        let id = session_id.split('.').next().unwrap_or_default();
+        let answer = self
+            .call(|attempt| {
+                let request = attempt.request(proto::EndSessionRequest {
+                    session_id: id.to_owned(),
+                    reason: reason.to_owned(),
+                    forced_by: forced_by.to_owned(),
+                });
+                async move { attempt.admin().end_session(request).await }
+            })
+            .await
+            .map_err(|status| Fault::new(&status))?;
+        Ok(answer.message.already_ended)
+    }
 }
 
 impl Client {

@@ -1,34 +1,42 @@
-//! ForceRelease.
+//! What operators end by force: ForceRelease, EndSession.
 
 use std::borrow::Cow;
 
-use fermata_proto::{ForceReleaseRequest, ForceReleaseResponse};
+use fermata_proto::{
+    EndSessionRequest, EndSessionResponse, ForceReleaseRequest, ForceReleaseResponse,
+};
 
 use super::{CallContext, Target, UnaryCall};
 use crate::access::{Verb, Verbs};
 use crate::engine::{Engine, EngineError};
-use crate::lock::EntryName;
+use crate::limits::Limits;
+use crate::lock::{EntryName, SessionId};
 use crate::rpc::parse::{self, Invalid};
 use crate::rpc::peer::proto::Method;
+
+/// By whom something is ended and why, as they say.
+#[derive(Debug)]
+pub struct Words {
+    /// May be empty.
+    pub by: String,
+    /// Not empty.
+    pub why: String,
+}
+
+impl Words {
+    fn parse(why: &str, by: &str, limits: &Limits) -> Result<Words, Invalid> {
+        Ok(Words {
+            why: parse::reason(why.to_owned(), limits)?,
+            by: parse::forced_by(by.to_owned(), limits)?,
+        })
+    }
+}
 
 /// The end of an entry by an operator.
 pub struct ForceRelease {
     ask: ForceReleaseRequest,
     name: EntryName,
-    by: String,
-    why: String,
-}
-
-impl ForceRelease {
-    /// The entry.
-    pub fn name(&self) -> &EntryName {
-        &self.name
-    }
-
-    /// By whom and why, as they say.
-    pub fn words(&self) -> (&str, &str) {
-        (&self.by, &self.why)
-    }
+    words: Words,
 }
 
 impl UnaryCall for ForceRelease {
@@ -37,11 +45,9 @@ impl UnaryCall for ForceRelease {
     type Answer = ForceReleaseResponse;
 
     fn parse(ask: ForceReleaseRequest, context: &CallContext) -> Result<Self, Invalid> {
-        let limits = &context.limits;
         let name = parse::entry_name(&ask.name)?;
-        let why = parse::reason(ask.reason.clone(), limits)?;
-        let by = parse::forced_by(ask.forced_by.clone(), limits)?;
-        Ok(ForceRelease { ask, name, by, why })
+        let words = Words::parse(&ask.reason, &ask.forced_by, &context.limits)?;
+        Ok(ForceRelease { ask, name, words })
     }
 
     fn target(&self) -> Target {
@@ -61,11 +67,84 @@ impl UnaryCall for ForceRelease {
     }
 
     async fn serve_locally(&self, engine: &Engine) -> Result<ForceReleaseResponse, EngineError> {
-        let done = engine.force_release(&self.name, &self.by, &self.why);
-        let done = done.await?;
+        let Words { by, why } = &self.words;
+        let done = engine.force_release(&self.name, by, why).await?;
         Ok(ForceReleaseResponse {
             already_released: done.already_released,
             was_holder: done.was_holder,
         })
     }
+}
+
+impl ByForce for ForceRelease {
+    fn words(&self) -> &Words {
+        &self.words
+    }
+
+    fn had_ended(answer: &ForceReleaseResponse) -> bool {
+        answer.already_released
+    }
+}
+
+/// The end of a session by an operator.
+pub struct EndSession {
+    ask: EndSessionRequest,
+    session: SessionId,
+    words: Words,
+}
+
+impl UnaryCall for EndSession {
+    const METHOD: Method = Method::EndSession;
+    type Ask = EndSessionRequest;
+    type Answer = EndSessionResponse;
+
+    fn parse(ask: EndSessionRequest, context: &CallContext) -> Result<Self, Invalid> {
+        let session = parse::session_id(&ask.session_id)?;
+        let words = Words::parse(&ask.reason, &ask.forced_by, &context.limits)?;
+        Ok(EndSession {
+            ask,
+            session,
+            words,
+        })
+    }
+
+    fn target(&self) -> Target {
+        Target::Session(self.session)
+    }
+
+    fn needs(&self) -> Verbs {
+        Verb::Admin.into()
+    }
+
+    fn changes(&self) -> bool {
+        true
+    }
+
+    fn ask(&self) -> Cow<'_, EndSessionRequest> {
+        Cow::Borrowed(&self.ask)
+    }
+
+    async fn serve_locally(&self, engine: &Engine) -> Result<EndSessionResponse, EngineError> {
+        let already_ended = engine.close_session(self.session).await?;
+        Ok(EndSessionResponse { already_ended })
+    }
+}
+
+impl ByForce for EndSession {
+    fn words(&self) -> &Words {
+        &self.words
+    }
+
+    fn had_ended(answer: &EndSessionResponse) -> bool {
+        answer.already_ended
+    }
+}
+
+/// What ends something of somebody else, and is in the audit log.
+pub trait ByForce: UnaryCall {
+    /// By whom and why.
+    fn words(&self) -> &Words;
+
+    /// Whether there was nothing to end any more.
+    fn had_ended(answer: &Self::Answer) -> bool;
 }

@@ -20,7 +20,7 @@ use tracing::field::display;
 
 pub use create::CreateLockRef;
 pub use entry::{AcquireLock, CriticalDelete, CriticalGet, CriticalPut, ReleaseLock};
-pub use force::ForceRelease;
+pub use force::{ByForce, EndSession, ForceRelease, Words};
 pub use lease::{CloseSession, KeepAlive, OpenSession, RenewSession};
 
 use super::deadline::Deadline;

@@ -390,6 +390,10 @@ fn forwarded(
         request: ask.encode_to_vec().into(),
         identity: context.identity().to_owned(),
         zone: context.zone.to_string(),
+        share_of: match context.identity() {
+            "" => context.login.share_of().to_string(),
+            _ => String::new(),
+        },
     }
 }
 

@@ -36,7 +36,8 @@ use crate::log_throttle::LogThrottle;
 use crate::rpc::budget::ConnectionInfo;
 use crate::rpc::calls::{
     AcquireLock, CallContext, CloseSession, CreateLockRef, CriticalDelete, CriticalGet,
-    CriticalPut, ForceRelease, KeepAlive, OpenSession, ReleaseLock, RenewSession, UnaryCall,
+    CriticalPut, EndSession, ForceRelease, KeepAlive, OpenSession, ReleaseLock, RenewSession,
+    UnaryCall,
 };
 use crate::rpc::deadline::{Deadline, by, by_or};
 use crate::rpc::listing_turns::listing_turn;
@@ -108,10 +109,15 @@ impl PeerRpc {
         tonic::service::interceptor::InterceptedService::new(server, knows_secret)
     }
 
-    fn context(&self, deadline: Deadline, identity: &str, zone: &str) -> CallContext {
+    fn context(
+        &self,
+        deadline: Deadline,
+        (identity, share_of): (&str, &str),
+        zone: &str,
+    ) -> CallContext {
         CallContext {
             deadline,
-            login: Login::passed_on(identity),
+            login: Login::passed_on(identity, share_of),
             zone: zone.into(),
             limits: Arc::clone(&self.limits),
             ids: Arc::clone(&self.ids),
@@ -288,7 +294,7 @@ impl Peer for PeerRpc {
         let deadline = Deadline::of_request(request.extensions());
         let ask = request.into_inner();
         let method = ask.method();
-        let context = self.context(deadline, &ask.identity, &ask.zone);
+        let context = self.context(deadline, (&ask.identity, &ask.share_of), &ask.zone);
         let response = match self.is_meant(&ask.to) {
             Err(unable) => without_key(forward_response::Outcome::Unable(unable)),
             Ok(()) => match method {
@@ -303,6 +309,7 @@ impl Peer for PeerRpc {
                 Method::KeepAlive => self.serve::<KeepAlive>(ask.request, &context).await,
                 Method::CloseSession => self.serve::<CloseSession>(ask.request, &context).await,
                 Method::ForceRelease => self.serve::<ForceRelease>(ask.request, &context).await,
+                Method::EndSession => self.serve::<EndSession>(ask.request, &context).await,
                 Method::RenewLocks => self.renew_locks(ask.request, &context).await,
                 Method::Unspecified => without_key(forward_response::Outcome::Unable(Unable {
                     nothing_done: true,
