@@ -37,10 +37,21 @@ pub struct Login {
     pub identity: Arc<str>,
     /// From where, for people.
     pub from: Arc<str>,
-    /// The machine that it calls from, or its user here, where that is known.
-    address: Option<IpAddr>,
-    unix_user: Option<u32>,
+    /// Whose share it is of, where it has no identity.
+    share: Share,
     by: By,
+}
+
+#[derive(Clone, Debug)]
+enum Share {
+    /// Nobody's.
+    None,
+    /// Of the machine that it calls from.
+    Machine(IpAddr),
+    /// Of a user here.
+    UnixUser(u32),
+    /// As the replica says that passed it on.
+    Of(Arc<str>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -86,26 +97,27 @@ impl Login {
         Login {
             identity: Arc::from(""),
             from: Arc::from(""),
-            address: None,
-            unix_user: None,
+            share: Share::None,
             by: By::Nothing,
         }
     }
 
     /// Whose share a call is of: of its identity, where it has one, else of its machine. Empty: nobody's.
     pub fn share_of(&self) -> Arc<str> {
-        match (self.address, self.unix_user) {
+        match &self.share {
             _ if !self.identity.is_empty() => Arc::clone(&self.identity),
-            (Some(address), _) => Arc::from(machine(address).to_string()),
-            (None, Some(user)) => Arc::from(format!("unix:{user}")),
-            (None, None) => Arc::from(""),
+            Share::Machine(address) => Arc::from(machine(*address).to_string()),
+            Share::UnixUser(user) => Arc::from(format!("unix:{user}")),
+            Share::Of(who) => Arc::clone(who),
+            Share::None => Arc::from(""),
         }
     }
 
     /// Of a call that another replica passes on: it was checked there.
-    pub fn passed_on(identity: &str) -> Login {
+    pub fn passed_on(identity: &str, share_of: &str) -> Login {
         Login {
             identity: Arc::from(identity),
+            share: Share::Of(Arc::from(share_of)),
             ..Login::nobody()
         }
     }
@@ -123,11 +135,15 @@ impl Policy {
         let from = caller.map_or_else(|| Arc::from(""), |caller| Arc::clone(&caller.from));
         let address = caller.and_then(|caller| caller.address);
         let unix_user = caller.and_then(|caller| caller.unix_user);
+        let share = match (address, unix_user) {
+            (Some(address), _) => Share::Machine(address),
+            (None, Some(user)) => Share::UnixUser(user),
+            (None, None) => Share::None,
+        };
         let login = |identity, by| Login {
             identity,
             from: Arc::clone(&from),
-            address,
-            unix_user,
+            share,
             by,
         };
         if let (Some(tokens), Some(token)) = (&self.tokens, token) {

@@ -75,6 +75,8 @@ pub struct CreateCall {
     pub owner: String,
     /// Who asks, as far as the server knows.
     pub identity: String,
+    /// Whose share of the keys it uses; empty: nobody's.
+    pub share_of: Arc<str>,
     /// Also read the value if the entry holds the key at once.
     pub read_value: bool,
     /// How long it waited to be begun.

@@ -110,6 +110,17 @@ impl Drop for Watching {
     }
 }
 
+/// Of whom a call is.
+#[derive(Clone)]
+pub(super) enum CallOf {
+    /// Of nobody in particular.
+    Nothing,
+    /// Of an entry, which it keeps alive.
+    Waiter(Seq),
+    /// Of one who has this share; empty: nobody's.
+    Share(Arc<str>),
+}
+
 impl KeyShell {
     fn cell(&self, id: &Arc<KeyId>) -> Result<Arc<KeyCell>, EngineError> {
         self.keys
@@ -120,11 +131,11 @@ impl KeyShell {
             })
     }
 
-    /// Whether one with this identity may make an entry of a key.
-    pub fn admit(&self, id: &KeyId, identity: &str) -> Result<(), EngineError> {
+    /// Whether one who has this share may make an entry of a key.
+    pub fn admit(&self, id: &KeyId, share_of: &str) -> Result<(), EngineError> {
         let what = "active_keys_max";
         self.keys
-            .admit(id, identity)
+            .admit(id, share_of)
             .map_err(|no_share| match no_share {
                 NoShare::Full => EngineError::Exhausted {
                     what,
@@ -137,15 +148,15 @@ impl KeyShell {
             })
     }
 
-    /// Hands a call in. `waits_for`: the entry that it keeps alive.
+    /// Hands a call in.
     pub fn ask(
         self: &Arc<Self>,
         id: &Arc<KeyId>,
         call: Call,
-        waits_for: Option<Seq>,
+        of: CallOf,
     ) -> Result<Asking, EngineError> {
         let (reply, answer) = oneshot::channel();
-        let (cell, call) = self.hand_in(id, call, Listener::Answer(reply), waits_for)?;
+        let (cell, call) = self.hand_in(id, call, Listener::Answer(reply), of)?;
         Ok(Asking {
             shell: Arc::clone(self),
             cell,
@@ -160,11 +171,11 @@ impl KeyShell {
         id: &Arc<KeyId>,
         call: Call,
         mut listener: Listener,
-        waits_for: Option<Seq>,
+        of: CallOf,
     ) -> Result<(Arc<KeyCell>, CallId), EngineError> {
         loop {
             let cell = self.cell(id)?;
-            match self.call(&cell, call.clone(), listener, waits_for) {
+            match self.call(&cell, call.clone(), listener, &of) {
                 Ok(call) => return Ok((cell, call)),
                 // Forgotten a moment ago: the next look-up makes a new one.
                 Err(back) => listener = back,
@@ -188,7 +199,26 @@ impl KeyShell {
         id: &Arc<KeyId>,
         call: Call,
     ) -> Result<Answer, EngineError> {
-        let answer = self.ask(id, call, None)?.answer().await;
+        self.asked_of(id, call, CallOf::Nothing).await
+    }
+
+    /// As [`KeyShell::asked`], of what makes an entry: by one who has this share.
+    pub async fn asked_to_create(
+        self: &Arc<Self>,
+        id: &Arc<KeyId>,
+        call: Call,
+        share_of: Arc<str>,
+    ) -> Result<Answer, EngineError> {
+        self.asked_of(id, call, CallOf::Share(share_of)).await
+    }
+
+    async fn asked_of(
+        self: &Arc<Self>,
+        id: &Arc<KeyId>,
+        call: Call,
+        of: CallOf,
+    ) -> Result<Answer, EngineError> {
+        let answer = self.ask(id, call, of)?.answer().await;
         self.may_tell(id, &answer)?;
         answer.map_err(|error| EngineError::of_key(error.why))
     }
@@ -199,7 +229,7 @@ impl KeyShell {
         id: &Arc<KeyId>,
         call: Call,
     ) -> Result<Answer, EngineError> {
-        let answer = self.ask(id, call, None)?.answer().await;
+        let answer = self.ask(id, call, CallOf::Nothing)?.answer().await;
         self.local.sure().map_err(EngineError::with_write)?;
         answer.map_err(|error| match error.may_have_written {
             true => EngineError::of_key(error.why).with_write(),
@@ -215,7 +245,7 @@ impl KeyShell {
         seq: Seq,
         wait: Duration,
     ) -> Result<Answer, EngineError> {
-        let mut asking = self.ask(id, call, Some(seq))?;
+        let mut asking = self.ask(id, call, CallOf::Waiter(seq))?;
         let mut stopping = self.local.stopping();
         let answer = {
             let wait_ended = self.local.clock.sleep(wait);
@@ -280,8 +310,8 @@ impl KeyShell {
             begun: Some(begun),
             news: sender,
         };
-        let seq = Some(entry.seq);
-        let (cell, call) = self.hand_in(id, Call::Watch { entry }, listener, seq)?;
+        let of = CallOf::Waiter(entry.seq);
+        let (cell, call) = self.hand_in(id, Call::Watch { entry }, listener, of)?;
         let watching = Watching {
             shell: Arc::clone(self),
             cell,

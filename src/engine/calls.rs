@@ -198,7 +198,7 @@ impl Engine {
             Err(_) if replica.shell.has_made(&id, call.tag) => None,
             Err(overloaded) => return Err(overloaded),
         };
-        if let Err(no_room) = replica.shell.admit(&id, &entry.identity) {
+        if let Err(no_room) = replica.shell.admit(&id, &call.share_of) {
             if let Some(admitted) = admitted {
                 admitted.refused();
             }
@@ -207,7 +207,7 @@ impl Engine {
         let is_in_memory = replica.shell.is_in_memory(&id);
         let answer = replica
             .shell
-            .asked(&id, Call::Create { entry, read_value })
+            .asked_to_create(&id, Call::Create { entry, read_value }, call.share_of)
             .await;
         if let Some(admitted) = admitted {
             match &answer {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 
+use super::ask::CallOf;
 use super::given::{Given, give_all};
 use super::peers::{Peer, Peers};
 use super::shell::KeyShell;
@@ -224,7 +225,7 @@ async fn give(
     if_idle: bool,
 ) -> Option<Home> {
     let hand_over = Call::HandOver { to, if_idle };
-    let mut asking = shell.ask(id, hand_over, None).ok()?;
+    let mut asking = shell.ask(id, hand_over, CallOf::Nothing).ok()?;
     match asking.answer().await {
         Ok(Answer::HandedOver(home)) => Some(home),
         Ok(_) => None,

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use super::ask::CallOf;
 use super::commits::Commits;
 use super::key_io::KeyIo;
 use super::keys::Keys;
@@ -82,7 +83,7 @@ impl KeyShell {
         cell: &Arc<KeyCell>,
         call: Call,
         listener: Listener,
-        waits_for: Option<Seq>,
+        of: &CallOf,
     ) -> Result<CallId, Listener> {
         let mut slot = cell.slot();
         if slot.removed {
@@ -119,6 +120,14 @@ impl KeyShell {
             slot.called = Some(now);
         }
         self.values.expire(&mut slot, now);
+        let waits_for = match of {
+            CallOf::Nothing => None,
+            CallOf::Waiter(seq) => Some(*seq),
+            CallOf::Share(share_of) => {
+                slot.share_of = Arc::clone(share_of);
+                None
+            }
+        };
         let keeps = waits_for
             .and_then(|seq| slot.sessions.get(&seq).copied())
             .map(|session| self.sessions.open_call(session));

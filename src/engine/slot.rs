@@ -95,6 +95,8 @@ pub(super) struct Slot {
     pub is_queued: bool,
     /// The entry that was first when it was noted whose the key is.
     pub first: Option<Seq>,
+    /// Whose share the latest create used; empty: nobody's.
+    pub share_of: Arc<str>,
 }
 
 /// One key.
@@ -338,10 +340,12 @@ impl Slot {
             users: Users::default(),
             is_queued: false,
             first: None,
+            share_of: Arc::from(""),
         }
     }
 
-    /// Notes whose the key is: of the identity whose live entry is first.
+    /// Notes whose the key is: of the identity whose live entry is first; where that has none, of the machine that the latest create came
+    /// from, as far as that is remembered. (An entry does not say where it came from: most often it is the same one.)
     pub fn note_owner(&mut self, cell: &KeyCell, shares: &KeyShares) {
         let state = self.machine.state().filter(|_| !self.removed);
         let first = state.and_then(|state| state.entries.front());
@@ -349,7 +353,12 @@ impl Slot {
         if seq == self.first && first.is_some() == cell.owner().is_some() {
             return;
         }
-        let owner = first.and_then(|first| shares.add(&first.identity));
+        let owner = first.and_then(|first| {
+            shares.add(match &*first.identity {
+                "" => &self.share_of,
+                identity => identity,
+            })
+        });
         self.first = seq;
         let number = owner.map_or(0, Owner::get);
         if let Some(before) = Owner::new(cell.owner.swap(number, Ordering::Relaxed)) {
@@ -402,6 +411,7 @@ impl Slot {
             return slot;
         };
         let entries = machine.state().into_iter().flat_map(|state| &state.entries);
+        slot.first = entries.clone().map(|entry| entry.seq).next();
         slot.sessions = entries
             .filter_map(|entry| match entry.liveness {
                 Liveness::Session(session) => Some((entry.seq, session)),

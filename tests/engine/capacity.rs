@@ -79,6 +79,14 @@ async fn a_key_for_which_there_is_no_room_is_refused_and_those_in_use_stay() {
 fn call_by(identity: &str, id: &str) -> CreateCall {
     CreateCall {
         identity: identity.to_owned(),
+        share_of: identity.into(),
+        ..call(id, 30_000)
+    }
+}
+
+fn call_from(machine: &str, id: &str) -> CreateCall {
+    CreateCall {
+        share_of: machine.into(),
         ..call(id, 30_000)
     }
 }
@@ -143,6 +151,27 @@ async fn one_client_leaves_a_tenth_of_the_keys_to_others_also_after_a_restart() 
         SHARE_USED
     );
     create(&world, three, "three").await.unwrap();
+}
+
+#[tokio::test]
+async fn without_identities_one_machine_leaves_a_tenth_of_the_keys_to_others() {
+    let world = of(20).await;
+    let create = async |from, id: &str| soon(world.engine.create(call_from(from, id))).await;
+    let mut held = Vec::new();
+    for n in 0..18 {
+        // One behind the other, so that a key which goes on to the next entry is still its own.
+        let id = format!("k{n}");
+        held.push(create("10.0.0.1", &id).await.unwrap().lock_ref);
+        create("10.0.0.1", &id).await.unwrap();
+    }
+    for lock_ref in &held {
+        world.release(lock_ref).await.unwrap();
+    }
+    assert_eq!(create("10.0.0.1", "more").await.unwrap_err(), SHARE_USED);
+    create("10.0.0.2", "other").await.unwrap();
+    assert_eq!(create("10.0.0.2", "more").await.unwrap_err(), SHARE_USED);
+    // A queue that is there takes no more room, whosever it is.
+    create("10.0.0.2", "k0").await.unwrap();
 }
 
 #[tokio::test]

@@ -303,6 +303,37 @@ async fn locks_that_a_restart_took_over_are_packed_before_anybody_asks_for_them(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_was_packed_is_still_of_the_machine_that_locked_it() {
+    let world = World::packing(Limits {
+        active_keys_max: 20,
+        ..Limits::default()
+    })
+    .await;
+    let session = world.open_session(LONG_TTL_MS).await;
+    let call = |id: &str| CreateCall {
+        share_of: "10.0.0.1".into(),
+        ..call_of(session, id)
+    };
+    let mut made = Vec::new();
+    for at in 0..18 {
+        let created = soon(world.engine.create(call(&name_of(at)))).await;
+        made.push(created.unwrap().lock_ref);
+    }
+    until("all are packed", || async {
+        world.engine.counts().packed_keys >= 18
+    })
+    .await;
+    for lock_ref in &made {
+        world.acquire(lock_ref).await;
+    }
+    let more = soon(world.engine.create(call("more"))).await;
+    assert!(
+        matches!(more, Err(EngineError::ShareUsed { .. })),
+        "{more:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn packed_locks_are_handed_over_at_a_stop_and_packed_there() {
     let service = Service::packing(true).await;
     let (a, b) = (service.engine(0), service.engine(1));

@@ -66,6 +66,7 @@ pub fn call(id: &str, ttl_ms: u32) -> CreateCall {
         mode: Mode::Exclusive,
         owner: "a test".to_owned(),
         identity: String::new(),
+        share_of: "".into(),
         read_value: false,
     }
 }

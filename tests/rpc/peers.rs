@@ -47,7 +47,7 @@ pub fn client() -> PeerClient {
 fn context() -> CallContext {
     CallContext {
         deadline: Deadline::of_headers(&http::HeaderMap::new()),
-        login: fermata::access::Login::passed_on("ann"),
+        login: fermata::access::Login::passed_on("ann", ""),
         zone: "west".into(),
         limits: Arc::new(Limits::default()),
         ids: Arc::new(SystemIds),

@@ -67,7 +67,7 @@ fn status(error: &LockError) -> Status {
 }
 
 /// With the secret of its entry.
-fn create_call(key: &str) -> (CreateCall, Secret) {
+pub fn create_call(key: &str) -> (CreateCall, Secret) {
     let id = KeyId {
         table: TableName::default_table(),
         key: Key::parse(key, Key::BYTES_MAX).unwrap(),
@@ -81,6 +81,7 @@ fn create_call(key: &str) -> (CreateCall, Secret) {
         mode: Mode::Exclusive,
         owner: String::new(),
         identity: String::new(),
+        share_of: "".into(),
         read_value: false,
     };
     (call, secret)

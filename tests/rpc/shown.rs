@@ -117,6 +117,7 @@ impl Replica {
             mode: Mode::Exclusive,
             owner: "billing".to_owned(),
             identity: String::new(),
+            share_of: "".into(),
             read_value: false,
         };
         self.engine.create(call).await.unwrap()

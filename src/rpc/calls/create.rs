@@ -40,6 +40,7 @@ impl UnaryCall for CreateLockRef {
             mode: parse::mode(ask.mode)?,
             owner: parse::owner(ask.owner.clone(), limits)?,
             identity: identity.to_owned(),
+            share_of: context.login.share_of(),
             read_value: ask.read_value,
             waited: context.deadline.age(),
         };
