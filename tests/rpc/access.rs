@@ -4,9 +4,13 @@
 use std::time::Duration;
 
 use fermata::access::{Access, AccessFiles, NewToken};
+use fermata::engine::SessionCall;
+use fermata::lock::Secret;
+use fermata_proto::pipeline_call::Call;
 use fermata_proto::*;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Status};
@@ -14,6 +18,8 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use uuid::Uuid;
 
+use crate::each_call::{self, AnyCall, Caller, Came, Holdings};
+use crate::pair::Pair;
 use crate::world::{World, code_and_reason};
 
 const WITHIN: Duration = Duration::from_secs(10);
@@ -143,110 +149,196 @@ async fn who_is_not_known_is_refused_and_probes_are_not() {
     assert_eq!(held.into_inner().state(), LockState::Held);
 }
 
+/// Each call with what somebody else has, as it is, and what comes of it.
+fn calls_of_another(has: &Holdings, sessions: &[&str]) -> Vec<(AnyCall, Came)> {
+    let never = || Came::Refused(Code::NotFound, "NEVER_ISSUED".to_owned());
+    let closed = || Came::Refused(Code::FailedPrecondition, "SESSION_CLOSED".to_owned());
+    let value = || Mutation {
+        value: "an intruder's".into(),
+        delete: false,
+    };
+    let mut calls = Vec::new();
+    for lock_ref in [&has.held.lock_ref, &has.waiting.lock_ref] {
+        let wait = AcquireLockRequest {
+            wait: Some(prost_types::Duration {
+                seconds: 0,
+                nanos: 1_000_000,
+            }),
+            read_value: true,
+            ..acquire(lock_ref)
+        };
+        let give_up = AcquireLockRequest {
+            give_up: true,
+            ..acquire(lock_ref)
+        };
+        let get = CriticalGetRequest {
+            lock_ref: lock_ref.clone(),
+            call_no: 0,
+        };
+        let put = CriticalPutRequest {
+            value: value().value,
+            ..put(lock_ref)
+        };
+        let delete = CriticalDeleteRequest {
+            lock_ref: lock_ref.clone(),
+            call_no: 0,
+        };
+        let renew = RenewLocksRequest {
+            lock_refs: vec![lock_ref.clone()],
+        };
+        let on_lock_ref = [
+            Call::AcquireLock(acquire(lock_ref)),
+            Call::AcquireLock(wait),
+            Call::AcquireLock(give_up),
+            Call::RenewLocks(renew),
+            Call::CriticalGet(get),
+            Call::CriticalPut(put),
+            Call::CriticalDelete(delete),
+            each_call::release(lock_ref, Some(value())),
+            each_call::release(lock_ref, None),
+        ];
+        calls.extend(on_lock_ref.map(|call| (AnyCall::Carried(call), never())));
+        calls.push((each_call::watch(lock_ref), never()));
+    }
+    let mut carried = Vec::new();
+    for lease in [&has.held.session, &has.waiting.session] {
+        carried.push((each_call::renew_session(lease), never()));
+        let ended = Came::Ended(EndReason::NoLongerKept);
+        carried.push((each_call::keep_alive(lease), ended));
+    }
+    for session in sessions {
+        carried.push((each_call::renew_session(session), closed()));
+        let ended = Came::Ended(EndReason::SessionClosed);
+        carried.push((each_call::keep_alive(session), ended));
+        let fill = create("another", session);
+        carried.push((Call::CreateLockRef(fill), closed()));
+        // As of one that nobody ever opened.
+        carried.push((each_call::close(session), Came::AlreadyClosed));
+    }
+    let carried = carried.into_iter();
+    calls.extend(carried.map(|(call, came)| (AnyCall::Carried(call), came)));
+    calls
+}
+
+/// Makes the call until it was answered: of several replicas one may be busy.
+async fn answered(caller: &mut Caller<'_>, call: &AnyCall) -> Came {
+    let until_answered = async {
+        loop {
+            match caller.made(call.clone()).await {
+                Came::Refused(Code::Unavailable, _) | Came::NothingSaid => {
+                    sleep(Duration::from_millis(20)).await;
+                }
+                came => return came,
+            }
+        }
+    };
+    let came = timeout(Duration::from_secs(60), until_answered).await;
+    came.unwrap_or_else(|_| panic!("not answered: {call:?}"))
+}
+
+/// Tries everything with what another one has, by calls by themselves and in frames.
+async fn tries(callers: &mut [Caller<'_>; 2], has: &Holdings, sessions: &[&str]) {
+    for caller in callers {
+        for (call, came) in calls_of_another(has, sessions) {
+            if caller.makes(&call) {
+                assert_eq!(answered(caller, &call).await, came, "{call:?}");
+            }
+        }
+    }
+}
+
+/// All that it has goes on, by calls by themselves and in frames.
+async fn goes_on(callers: &mut [Caller<'_>; 2], has: &Holdings, sessions: &[&str]) {
+    for caller in callers {
+        let sessions = sessions.iter().copied().map(each_call::renew_session);
+        let calls = sessions.map(AnyCall::Carried);
+        for call in has.calls_that_keep().into_iter().chain(calls) {
+            if caller.makes(&call) {
+                assert_eq!(answered(caller, &call).await, Came::Done, "{call:?}");
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_one_identity_has_is_of_no_use_to_another_one() {
     let (ann, bob) = (token("ann"), token("bob"));
     let files = Files::new(&[&ann, &bob], "");
     let world = World::with_access(files.access.clone()).await;
-    let mut client = world.client().await;
-    let opened = client
-        .open_session(by(&ann, OpenSessionRequest::default()))
-        .await;
-    let session = opened.unwrap().into_inner().session;
-    let asked = create("k", &session);
-    let held = client.create_lock_ref(by(&ann, asked.clone())).await;
-    let held = held.unwrap().into_inner();
-    let mut admin = world.admin().await;
-    let describe = || DescribeLockRequest {
+    let (mut client, mut admin) = (world.client().await, world.admin().await);
+    let has = Holdings::of(&mut client, &ann, "k").await;
+    let describe = DescribeLockRequest {
         key: "k".to_owned(),
         ..Default::default()
     };
-    let shown = admin
-        .describe_lock(by(&bob, describe()))
-        .await
-        .unwrap()
-        .into_inner();
-    assert_eq!(shown.holders[0].identity, "ann");
+    let shown = admin.describe_lock(by(&bob, describe)).await.unwrap();
+    assert_eq!(shown.into_inner().holders[0].identity, "ann");
 
-    // Bob has all of it, as it is.
-    let never = (Code::NotFound, "NEVER_ISSUED".to_owned());
-    assert_eq!(
-        refused(client.acquire_lock(by(&bob, acquire(&held.lock_ref))).await),
-        never
-    );
-    assert_eq!(
-        refused(client.critical_put(by(&bob, put(&held.lock_ref))).await),
-        never
-    );
+    let mut strangers = Caller::both(&client, &admin, &bob).await;
+    tries(&mut strangers, &has, &[&has.session]).await;
     let get = CriticalGetRequest {
-        lock_ref: held.lock_ref.clone(),
+        lock_ref: has.held.lock_ref.clone(),
         call_no: 0,
     };
-    assert_eq!(refused(client.critical_get(by(&bob, get)).await), never);
-    let release = ReleaseLockRequest {
-        lock_ref: held.lock_ref.clone(),
-        ..Default::default()
-    };
-    assert_eq!(refused(client.release_lock(by(&bob, release)).await), never);
-    let watch = WatchLockRequest {
-        lock_ref: held.lock_ref.clone(),
-    };
-    assert_eq!(
-        refused(client.watch_lock(by(&bob, watch)).await.map(drop)),
-        never
-    );
-    let renew = RenewLocksRequest {
-        lock_refs: vec![held.lock_ref.clone()],
-    };
-    let renewed = client
-        .renew_locks(by(&bob, renew))
-        .await
-        .unwrap()
-        .into_inner();
-    let Some(lock_renewal::Outcome::Error(error)) = &renewed.renewals[0].outcome else {
-        panic!("{renewed:?}");
-    };
-    assert_eq!(error.reason, "NEVER_ISSUED");
-    let closed = (Code::FailedPrecondition, "SESSION_CLOSED".to_owned());
-    let renew = RenewSessionRequest {
-        session: session.clone(),
-    };
-    assert_eq!(refused(client.renew_session(by(&bob, renew)).await), closed);
-    let fill = client
-        .create_lock_ref(by(&bob, create("other", &session)))
-        .await;
-    assert_eq!(refused(fill), closed);
-    let close = CloseSessionRequest {
-        session: session.clone(),
-    };
-    let already = client
-        .close_session(by(&bob, close))
-        .await
-        .unwrap()
-        .into_inner();
-    assert!(already.already_closed);
-    // The same request is another one of Bob's.
-    let mut again = asked.clone();
-    again.session.clear();
-    let own = client
-        .create_lock_ref(by(&bob, again))
-        .await
-        .unwrap()
-        .into_inner();
-    assert!(!own.already_existed && own.state() == LockState::Waiting);
+    let got = client.critical_get(by(&ann, get)).await.unwrap();
+    assert_eq!(got.into_inner().value, put("").value);
+    let mut owners = Caller::both(&client, &admin, &ann).await;
+    goes_on(&mut owners, &has, &[&has.session]).await;
 
-    client
-        .critical_put(by(&ann, put(&held.lock_ref)))
-        .await
-        .unwrap();
-    let found = client
-        .create_lock_ref(by(&ann, asked))
-        .await
-        .unwrap()
-        .into_inner();
-    assert!(found.already_existed && found.lock_ref == held.lock_ref);
-    let renew = RenewSessionRequest { session };
-    client.renew_session(by(&ann, renew)).await.unwrap();
+    // The same requests are others of Bob's, and find what they made where Ann repeats them.
+    let created = by(&bob, has.created.clone());
+    let created = client.create_lock_ref(created).await.unwrap().into_inner();
+    assert!(!created.already_existed && created.state() == LockState::Waiting);
+    let opened = by(&bob, has.opened.clone());
+    let opened = client.open_session(opened).await.unwrap().into_inner();
+    assert_ne!(opened.session, has.session);
+    let created = by(&ann, has.created.clone());
+    let created = client.create_lock_ref(created).await.unwrap().into_inner();
+    assert!(created.already_existed && created.lock_ref == has.held.lock_ref);
+    let opened = by(&ann, has.opened.clone());
+    let opened = client.open_session(opened).await.unwrap().into_inner();
+    assert_eq!(opened.session, has.session);
+}
+
+#[tokio::test]
+async fn what_one_identity_has_at_another_replica_is_of_no_use_to_another_one() {
+    let (ann, bob) = (token("ann"), token("bob"));
+    let files = Files::new(&[&ann, &bob], "");
+    // Both call the first replica.
+    let pair = Pair::with_access(files.access.clone()).await;
+    let (mut client, admin) = (pair.client().await, pair.admin().await);
+    let second = pair.second.replica().to_string();
+    let mut number = 0;
+    let has = loop {
+        let has = Holdings::of(&mut client, &ann, &format!("k{number}")).await;
+        if has.home == second {
+            break has;
+        }
+        number += 1;
+        assert!(number < 100, "the second replica is the home of no key");
+    };
+    let secret = Secret::of_session("ann", Uuid::new_v4());
+    let kept_by_second = SessionCall {
+        id: secret.session("ann"),
+        ttl_ms: 3_600_000,
+        disconnect_grace_ms: 0,
+        owner: String::new(),
+        identity: "ann".to_owned(),
+        share_of: "".into(),
+        waited: Duration::ZERO,
+    };
+    pair.second.open_session(kept_by_second).await.unwrap();
+    let kept_by_second = secret.session_text("ann");
+    let sessions = [has.session.as_str(), kept_by_second.as_str()];
+
+    let before = pair.called.passed_on();
+    let mut strangers = Caller::both(&client, &admin, &bob).await;
+    tries(&mut strangers, &has, &sessions).await;
+    // It was the home that refused.
+    let passed_on = pair.called.passed_on();
+    assert!(passed_on.0 > before.0 && passed_on.1 > before.1);
+    let mut owners = Caller::both(&client, &admin, &ann).await;
+    goes_on(&mut owners, &has, &sessions).await;
 }
 
 #[tokio::test]

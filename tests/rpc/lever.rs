@@ -20,7 +20,12 @@ pub enum Mode {
     Hangs,
     /// Keys are changed no faster than [`PACE_AT_ONCE`] and [`PACE`] allow.
     Paced,
+    /// It does not answer about keys that begin with [`HANGING`], and works for all else.
+    HangsInPart,
 }
+
+/// How the keys begin of which [`Mode::HangsInPart`] says nothing.
+pub const HANGING: &str = "hanging/";
 
 /// So many changes at once …
 const PACE_AT_ONCE: usize = 4;
@@ -53,8 +58,22 @@ impl Levered {
     }
 
     async fn pass(&self) -> Result<(), StoreError> {
+        self.pass_unless(|mode: Mode| mode == Mode::Hangs).await
+    }
+
+    /// As [`Levered::pass`], of what is about this key.
+    async fn pass_key(&self, id: &KeyId) -> Result<(), StoreError> {
+        let is_hanging = id.key.as_str().starts_with(HANGING);
+        let hangs = |mode: Mode| mode == Mode::Hangs || (is_hanging && mode == Mode::HangsInPart);
+        self.pass_unless(hangs).await
+    }
+
+    async fn pass_unless(
+        &self,
+        hangs: impl Fn(Mode) -> bool + Send + Sync,
+    ) -> Result<(), StoreError> {
         let mut mode = self.mode.clone();
-        let now = *mode.wait_for(|mode| *mode != Mode::Hangs).await.unwrap();
+        let now = *mode.wait_for(|mode| !hangs(*mode)).await.unwrap();
         if now == Mode::Fails {
             return Err(no_majority());
         }
@@ -68,7 +87,7 @@ fn no_majority() -> StoreError {
 
 impl StoreHealth for Levered {
     fn ready(&self) -> Result<(), StoreError> {
-        if matches!(*self.mode.borrow(), Mode::Works | Mode::Paced) {
+        if !matches!(*self.mode.borrow(), Mode::Fails | Mode::Hangs) {
             self.store.health.ready()
         } else {
             Err(no_majority())
@@ -83,17 +102,17 @@ impl StoreHealth for Levered {
 #[async_trait]
 impl KeyStore for Levered {
     async fn load(&self, id: &KeyId) -> Result<Option<KeyState>, StoreError> {
-        self.pass().await?;
+        self.pass_key(id).await?;
         self.store.keys.load(id).await
     }
 
     async fn load_settled(&self, id: &KeyId) -> Result<Option<KeyState>, StoreError> {
-        self.pass().await?;
+        self.pass_key(id).await?;
         self.store.keys.load_settled(id).await
     }
 
     async fn compare_and_swap(&self, id: &KeyId, old: &KeyState, new: &KeyState) -> Swap {
-        match self.pass().await {
+        match self.pass_key(id).await {
             Ok(()) => {
                 if *self.mode.borrow() == Mode::Paced {
                     let _turn = self.turns.acquire().await.unwrap();
@@ -129,12 +148,12 @@ impl KeyStore for Levered {
 #[async_trait]
 impl DataStore for Levered {
     async fn read_data(&self, id: &KeyId) -> Result<Option<Cell>, StoreError> {
-        self.pass().await?;
+        self.pass_key(id).await?;
         self.store.data.read_data(id).await
     }
 
     async fn write_data(&self, id: &KeyId, cell: Cell) -> Written {
-        match self.pass().await {
+        match self.pass_key(id).await {
             Ok(()) => self.store.data.write_data(id, cell).await,
             Err(error) => Written::NotStarted(error),
         }

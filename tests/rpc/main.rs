@@ -8,16 +8,20 @@
 )]
 
 mod access;
+mod access_by_call;
 mod access_rules;
 mod bad_input;
 mod both_ways;
 mod budgets;
+mod buffers;
 mod capabilities;
 #[path = "../support/certificates.rs"]
 mod certificates;
 mod connections;
 mod deadlines;
 mod disconnects;
+mod each_call;
+mod end_session;
 mod frames;
 mod lever;
 #[allow(dead_code, reason = "the engine's tests use more of it")]

@@ -2,19 +2,27 @@
 
 use std::time::Duration;
 
+use fermata::engine::Begins;
+use fermata_proto::pipeline_answer::Outcome;
+use fermata_proto::pipeline_call::Call;
 use fermata_proto::{
-    CreateLockRefRequest, EndReason, KeepAliveRequest, OpenSessionRequest, ReleaseLockRequest,
+    CreateLockRefRequest, DescribeLockRequest, EndReason, GetRequest, KeepAliveRequest,
+    ListSessionsRequest, LockState, OpenSessionRequest, ReleaseLockRequest,
 };
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
+use crate::access::{create, token};
+use crate::each_call::{AnyCall, Caller, Came, Holdings, close, release};
 use crate::frames::{Frames, RST_STREAM, call, frame, hello};
-use crate::lever::Mode;
+use crate::lever::{HANGING, Mode};
+use crate::pipeline::wait_ask;
+use crate::renewals::create_call;
 use crate::world::{Client, World, in_ms};
 
 /// For how long a call listens.
@@ -30,18 +38,24 @@ struct Outcomes {
 
 impl Outcomes {
     fn came(&mut self, outcome: Result<(), Status>) {
-        let Err(status) = outcome else {
-            return self.done += 1;
-        };
-        let details = status.get_error_details();
-        let reason = details.error_info().map(|info| info.reason.as_str());
-        if (status.code(), reason) != (Code::ResourceExhausted, Some("OVERLOADED")) {
-            return self.others.push(status);
+        match outcome {
+            Ok(()) => self.done += 1,
+            Err(status) if is_overload(&status) => self.refused += 1,
+            Err(status) => self.others.push(status),
         }
-        let again = details.retry_info().and_then(|info| info.retry_delay);
-        assert!(again.is_some_and(|again| again >= Duration::from_millis(100)));
-        self.refused += 1;
     }
+}
+
+/// Whether a call was refused since there is too much. Then its client is to come again, and not at once.
+fn is_overload(status: &Status) -> bool {
+    let details = status.get_error_details();
+    let reason = details.error_info().map(|info| info.reason.as_str());
+    if (status.code(), reason) != (Code::ResourceExhausted, Some("OVERLOADED")) {
+        return false;
+    }
+    let again = details.retry_info().and_then(|info| info.retry_delay);
+    assert!(again.is_some_and(|again| again >= Duration::from_millis(100)));
+    true
 }
 
 /// A whole section on a key of its own.
@@ -212,4 +226,105 @@ async fn calls_that_are_reset_at_once_are_no_overload() {
     }
     assert!(outcomes.others.is_empty(), "{:?}", outcomes.others.first());
     assert_eq!((outcomes.done, outcomes.refused), (sections, 0));
+}
+
+/// Begins as many calls as are ever begun at once, which hang in the store.
+async fn fill(world: &World, begins: Begins) -> JoinSet<()> {
+    let mut hang = JoinSet::new();
+    while world.engine.is_overloaded(begins).is_none() {
+        assert!(hang.len() < 100_000, "{begins:?} has no end");
+        let engine = world.engine.clone();
+        let (call, _secret) = create_call(&format!("{HANGING}{}", hang.len()));
+        hang.spawn(async move {
+            match begins {
+                Begins::Entry => drop(engine.create(call).await),
+                Begins::Read => drop(engine.read(&call.id, Duration::ZERO).await),
+            }
+        });
+        yield_now().await;
+    }
+    hang
+}
+
+/// The calls that begin something.
+fn beginnings() -> [Call; 4] {
+    let with_value = CreateLockRefRequest {
+        read_value: true,
+        ..create("refused", "")
+    };
+    let get = GetRequest {
+        key: "refused".to_owned(),
+        ..Default::default()
+    };
+    [
+        Call::CreateLockRef(create("refused", "")),
+        Call::CreateLockRef(with_value),
+        Call::OpenSession(OpenSessionRequest::default()),
+        Call::Get(get),
+    ]
+}
+
+/// By calls by themselves, and in frames of a Pipeline.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_would_begin_something_is_refused_early_while_renewals_and_releases_go_on() {
+    let world = World::new().await;
+    let (mut client, mut admin) = (world.client().await, world.admin().await);
+    let anybody = token("anybody");
+    let mut callers = Caller::both(&client, &admin, &anybody).await;
+    let mut held = Vec::new();
+    for key in ["by itself", "in frames"] {
+        held.push(Holdings::of(&mut client, &anybody, key).await);
+    }
+    world.store.send_replace(Mode::HangsInPart);
+    let hang = [
+        fill(&world, Begins::Entry).await,
+        fill(&world, Begins::Read).await,
+    ];
+    for (caller, has) in callers.iter_mut().zip(&held) {
+        let in_session = Call::CreateLockRef(create("refused", &has.session));
+        for call in beginnings().into_iter().chain([in_session]) {
+            let refused = caller.carried(call.clone()).await.unwrap_err();
+            assert!(is_overload(&refused), "{call:?}: {refused:?}");
+        }
+        for call in has.calls_that_keep() {
+            if caller.makes(&call) {
+                assert_eq!(caller.made(call.clone()).await, Came::Done, "{call:?}");
+            }
+        }
+        // The next one gets the lock.
+        let waits = Call::AcquireLock(wait_ask(&has.waiting.lock_ref, 60));
+        let released = AnyCall::Carried(release(&has.held.lock_ref, None));
+        assert_eq!(caller.made(released).await, Came::Done);
+        let Ok(Outcome::AcquireLock(next)) = caller.carried(waits).await else {
+            panic!("it waits no more");
+        };
+        assert_eq!(next.state(), LockState::Held);
+        let closed = AnyCall::Carried(close(&has.session));
+        assert_eq!(caller.made(closed).await, Came::Done);
+    }
+    // Nothing was done of what was refused.
+    let sessions = admin.list_sessions(ListSessionsRequest::default()).await;
+    assert!(sessions.unwrap().into_inner().sessions.is_empty());
+    let describe = DescribeLockRequest {
+        key: "refused".to_owned(),
+        ..Default::default()
+    };
+    let queue = admin.describe_lock(describe).await.unwrap().into_inner();
+    assert!(queue.holders.is_empty() && queue.last_fencing_token == 0);
+
+    world.store.send_replace(Mode::Works);
+    for hang in hang {
+        hang.join_all().await;
+    }
+    for caller in &mut callers {
+        for call in beginnings() {
+            let done = async {
+                while let Err(status) = caller.carried(call.clone()).await {
+                    assert!(is_overload(&status), "{call:?}: {status:?}");
+                    sleep(Duration::from_millis(20)).await;
+                }
+            };
+            timeout(Duration::from_secs(60), done).await.unwrap();
+        }
+    }
 }

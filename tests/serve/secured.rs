@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use super::certificates::Authority;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 /// For how long files are replaced under load, in seconds; ten times as often as by hand.
 const ROTATION: &str = "FERMATA_ROTATION_SECONDS";
 
@@ -37,7 +37,7 @@ fn replace(path: &Path, text: impl AsRef<[u8]>) {
 }
 
 /// Until this is so.
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < PATIENCE, "not in time: {what}");
@@ -57,10 +57,7 @@ impl Files {
         };
         files.certify(authority);
         replace(&files.path("config"), "[log]\nfilter = \"info\"\n");
-        replace(
-            &files.path("client-ca"),
-            fs::read(authority.file()).unwrap(),
-        );
+        files.trust(authority);
         files.know(tokens, rules);
         files
     }
@@ -80,6 +77,12 @@ impl Files {
         replace(&self.path("key"), fs::read(issued.key_file).unwrap());
     }
 
+    /// Clients are known by what this one signed, and by nothing else.
+    pub fn trust(&self, authority: &Authority) {
+        let trusted = fs::read(authority.file()).unwrap();
+        replace(&self.path("client-ca"), trusted);
+    }
+
     fn know(&self, tokens: &[&NewToken], rules: &str) {
         let lines: Vec<&str> = tokens.iter().map(|token| token.line.as_str()).collect();
         replace(&self.path("tokens"), lines.join("\n"));
@@ -89,7 +92,7 @@ impl Files {
 
 pub struct Server {
     child: Child,
-    files: Files,
+    pub files: Files,
     pub endpoint: String,
 }
 
@@ -126,7 +129,7 @@ impl Server {
         }
     }
 
-    fn log(&self) -> String {
+    pub fn log(&self) -> String {
         fs::read_to_string(self.files.path("log")).unwrap()
     }
 
@@ -454,9 +457,15 @@ async fn what_cannot_be_used_leaves_in_force_what_was_and_a_hangup_ends_nothing(
             .count()
     };
     until("what is right is taken", || reloads() >= 2).await;
-    let before = reloads();
+    let certificates = || {
+        let taken = "certificates for clients: what is there now is in force";
+        server.log().matches(taken).count()
+    };
+    // Of files that stay as they are nothing is taken again but for a hangup.
+    let before = (reloads(), certificates());
     server.signal(Signal::SIGHUP);
-    until("a hangup is heard", || reloads() > before).await;
+    until("a hangup is heard", || reloads() > before.0).await;
+    until("by certificates too", || certificates() > before.1).await;
     assert!(reached().await);
 
     // What is logged is said anew as well.

@@ -4,8 +4,13 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use fermata::store::cassandra::ClientCertificate;
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType, date_time_ymd,
+};
 use tempfile::TempDir;
+
+/// When certificates expire that are to be valid.
+const LATER_THAN_ANY_TEST: i32 = 4096;
 
 /// An authority, and where it puts what it issues.
 pub struct Authority {
@@ -39,7 +44,13 @@ impl Authority {
 
     /// A certificate for a name or an IP address, or for none.
     pub fn issue(&self, name: &str, address: Option<&str>) -> ClientCertificate {
+        self.issue_until(LATER_THAN_ANY_TEST, name, address)
+    }
+
+    /// The same, which is valid until this year.
+    pub fn issue_until(&self, year: i32, name: &str, address: Option<&str>) -> ClientCertificate {
         let mut params = CertificateParams::new([]).unwrap();
+        params.not_after = date_time_ymd(year, 1, 1);
         params.distinguished_name.push(DnType::CommonName, name);
         let named = address.map(|address| match address.parse::<IpAddr>() {
             Ok(address) => SanType::IpAddress(address),

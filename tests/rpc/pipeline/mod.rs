@@ -5,14 +5,16 @@ mod room;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use fermata::access::NewToken;
 use fermata_proto::pipeline_answer::Outcome;
 use fermata_proto::pipeline_call::Call;
 use fermata_proto::*;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Request, Status, Streaming};
 
+use crate::access::by;
 use crate::lever::Mode;
 use crate::world::{Client, World, code_and_reason, create, fields, has_retry_info, hold};
 
@@ -25,10 +27,26 @@ pub struct Pipe {
     come: BTreeMap<u64, PipelineAnswer>,
 }
 
+/// The frames that a client sends.
+type SentFrames = ReceiverStream<PipelineRequest>;
+
 impl Pipe {
     pub async fn open(client: &mut Client) -> Pipe {
+        Pipe::opened(client, Request::new).await
+    }
+
+    /// Of whoever has this token.
+    pub async fn open_by(client: &mut Client, token: &NewToken) -> Pipe {
+        Pipe::opened(client, |frames| by(token, frames)).await
+    }
+
+    async fn opened(
+        client: &mut Client,
+        ask: impl FnOnce(SentFrames) -> Request<SentFrames>,
+    ) -> Pipe {
         let (frames, sent) = mpsc::channel(4_096);
-        let answers = client.pipeline(ReceiverStream::new(sent)).await.unwrap();
+        let ask = ask(ReceiverStream::new(sent));
+        let answers = client.pipeline(ask).await.unwrap();
         Pipe {
             frames: Some(frames),
             answers: answers.into_inner(),
