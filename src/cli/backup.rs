@@ -1,15 +1,21 @@
 //! `fermata backup` and `fermata restore`: all that an embedded store has, as a file, and a store from that.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use fermata_client::ClientOptions;
-use fermata_command::output::{Format, print_json, print_text};
+use fermata_client::{Client, ClientOptions};
+use fermata_command::output::{Format, print_text};
 use fermata_command::{Failure, Remote, exit};
 use serde_json::json;
+use uuid::Uuid;
 
+use super::aside::Aside;
+use super::detached::detached;
+use super::signals::Signals;
+use super::stdout;
 use crate::clock::{Clock as _, SystemClock};
 use crate::store::embedded::{
     ArchiveError, BackupSummary, EmbeddedOptions, RestoreError, check_backup, restore,
@@ -22,10 +28,13 @@ that name is a whole backup. It has every value, and lets nobody act as a
 holder; keep it as you keep the data directory. Only the embedded store makes
 backups: for Cassandra see `fermata schema restored --help`.
 
+What fails, or is ended by a signal, leaves no file. After a SIGKILL, or a
+crash of the machine, .FILE.*.partial is left: delete it.
+
 Exit status: 0; 64 malformed; 65 it did not come whole; 69 no server; 73 there
-is such a file; 74 it cannot be written, or its counts cannot be printed: then
-no file is left; 75 another one is being made; 77 not allowed (it takes `admin`
-and `read` for everything).
+is such a file; 74 it cannot be written, or its counts cannot be printed;
+75 another one is being made; 77 not allowed (it takes `admin` and `read` for
+everything); 128+n ended by signal n.
 
 Examples:
   fermata backup /backups/fermata-$(date +%F)
@@ -102,77 +111,136 @@ fn damaged(path: &Path, error: &ArchiveError) -> Failure {
 
 /// Runs `backup`.
 pub async fn back_up(args: BackupArgs) -> Result<u8, Failure> {
+    let aside = Aside::start();
+    let ended = until_a_signal(&args).await;
+    aside.finish(ended)
+}
+
+/// Makes it, unless a signal comes first: then what there is of it is dropped.
+async fn until_a_signal(args: &BackupArgs) -> Result<u8, Failure> {
+    let file = args.file.display();
     if fs::symlink_metadata(&args.file).is_ok() {
-        let file = args.file.display();
         let there = format!("there is a {file} already");
         return Err(Failure::new(exit::CANNOT_CREATE, there));
     }
     let client = args.remote.quiet_client(ClientOptions::default())?;
-    let mut backup = client.back_up().await?;
-    let mut beside = args.file.clone().into_os_string();
-    beside.push(".partial");
-    let beside = PathBuf::from(beside);
-    let mut partial = Partial::new(&beside)?;
-    while let Some(part) = backup.next().await? {
-        let written = partial.file.write_all(&part);
-        written.map_err(|error| io_failure("write", &beside, &error))?;
+    let mut signals = Signals::new()?;
+    tokio::select! {
+        biased;
+        signal = signals.next_end() => {
+            let what = format!("{signal} came before {file} was made; nothing of it is left");
+            Err(Failure::signal(signal, what))
+        }
+        made = make(args, &client) => made,
     }
-    let summary = partial.finish(&args.file)?;
-    let printed = print(args.remote.format(), &summary, None);
-    // What ended with a failure is to be repeated, and this would be in its way.
-    printed.inspect_err(|_| drop(fs::remove_file(&args.file)))
 }
 
-/// A file that goes away unless it is finished.
+async fn make(args: &BackupArgs, client: &Client) -> Result<u8, Failure> {
+    // First: what cannot be written is not asked for.
+    let mut partial = Partial::new(&args.file)?;
+    let mut backup = client.back_up().await?;
+    while let Some(part) = backup.next().await? {
+        let written = partial.file.write_all(&part);
+        written.map_err(|error| io_failure("write", &args.file, &error))?;
+    }
+    let summary = partial.check().await?;
+    let named = partial.into_named()?;
+    stdout::print(shown(args.remote.format(), &summary, None)).await?;
+    named.keep();
+    Ok(0)
+}
+
+/// Another one for each try, so that two of them have nothing to do with each other.
+fn beside(name: &Path) -> Option<PathBuf> {
+    let mut partial = OsString::from(".");
+    partial.push(name.file_name()?);
+    let (process, chance) = (std::process::id(), Uuid::new_v4().as_fields().0);
+    partial.push(format!(".{process}-{chance:08x}.partial"));
+    Some(name.with_file_name(partial))
+}
+
+/// A file that has not got its name yet, and goes away with this.
 struct Partial<'a> {
-    path: &'a Path,
+    name: &'a Path,
+    path: PathBuf,
     file: File,
 }
 
 impl<'a> Partial<'a> {
-    fn new(path: &'a Path) -> Result<Partial<'a>, Failure> {
-        // What a try that was killed left.
-        let _ = fs::remove_file(path);
+    fn new(name: &'a Path) -> Result<Partial<'a>, Failure> {
+        let failed = |error: io::Error| io_failure("write", name, &error);
+        let path = beside(name).ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?;
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .create_new(true)
             .mode(0o600)
-            .open(path)
-            .map_err(|error| io_failure("write", path, &error))?;
-        Ok(Partial { path, file })
+            .open(&path)
+            .map_err(failed)?;
+        Ok(Partial { name, path, file })
     }
 
-    /// On the disk, read once more to its end, and by its name.
-    fn finish(self, name: &Path) -> Result<BackupSummary, Failure> {
-        let failed = |error| io_failure("write", name, &error);
-        self.file.sync_all().map_err(failed)?;
-        let again = File::open(self.path).map_err(failed)?;
-        let summary = check_backup(BufReader::new(again));
-        let summary = summary.map_err(|error| damaged(self.path, &error))?;
-        match fs::hard_link(self.path, name) {
+    /// On the disk, and read once more to its end: by a thread, since signals must be heard meanwhile.
+    async fn check(&self) -> Result<BackupSummary, Failure> {
+        let failed = |error: io::Error| io_failure("write", self.name, &error);
+        let (file, path) = (self.file.try_clone().map_err(failed)?, self.path.clone());
+        let check = move || -> io::Result<_> {
+            file.sync_all()?;
+            Ok(check_backup(BufReader::new(File::open(path)?)))
+        };
+        let summary = detached("check", check).await.map_err(failed)?;
+        summary.map_err(|error| damaged(self.name, &error))
+    }
+
+    /// By its name from here on.
+    fn into_named(self) -> Result<NamedBackup<'a>, Failure> {
+        let failed = |error: io::Error| io_failure("write", self.name, &error);
+        match fs::hard_link(&self.path, self.name) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(failed(error));
             }
             // Not every file system has links.
-            Err(_) => fs::rename(self.path, name).map_err(failed)?,
+            Err(_) => fs::rename(&self.path, self.name).map_err(failed)?,
             Ok(()) => {}
         }
-        let folder = name
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty());
+        let named = NamedBackup {
+            name: self.name,
+            is_kept: false,
+        };
+        let folder = self.name.parent();
+        let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
         let folder = File::open(folder.unwrap_or(Path::new(".")));
         folder
             .and_then(|folder| folder.sync_all())
             .map_err(failed)?;
-        Ok(summary)
+        Ok(named)
     }
 }
 
 impl Drop for Partial<'_> {
     fn drop(&mut self) {
         // It is gone where it got its name by a rename.
-        let _ = fs::remove_file(self.path);
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// A whole backup. It goes away unless it is kept: what ends with a failure is to be repeated, and this would be in its way.
+struct NamedBackup<'a> {
+    name: &'a Path,
+    is_kept: bool,
+}
+
+impl NamedBackup<'_> {
+    fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for NamedBackup<'_> {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            let _ = fs::remove_file(self.name);
+        }
     }
 }
 
@@ -189,10 +257,13 @@ pub fn run_restore(args: &RestoreArgs) -> Result<u8, Failure> {
             Failure::new(exit::CANNOT_CREATE, error.to_string())
         }
     })?;
-    print(args.output, &restored.summary, Some(restored.fence_floor))
+    let shown = shown(args.output, &restored.summary, Some(restored.fence_floor));
+    print_text(&shown)?;
+    Ok(0)
 }
 
-fn print(format: Format, summary: &BackupSummary, fence_floor: Option<u64>) -> Result<u8, Failure> {
+/// What is printed of it.
+fn shown(format: Format, summary: &BackupSummary, fence_floor: Option<u64>) -> String {
     let BackupSummary {
         keys,
         entries,
@@ -202,14 +273,17 @@ fn print(format: Format, summary: &BackupSummary, fence_floor: Option<u64>) -> R
         ..
     } = summary;
     match format {
-        Format::Json => print_json(&json!({
-            "keys": keys,
-            "entries": entries,
-            "values": values,
-            "sessions": sessions,
-            "damaged": damaged,
-            "fence_floor": fence_floor,
-        }))?,
+        Format::Json => {
+            let document = json!({
+                "keys": keys,
+                "entries": entries,
+                "values": values,
+                "sessions": sessions,
+                "damaged": damaged,
+                "fence_floor": fence_floor,
+            });
+            format!("{document:#}\n")
+        }
         Format::Text => {
             let mut text = format!(
                 "{keys} keys, {entries} live entries, {values} values, {sessions} sessions\n"
@@ -222,8 +296,7 @@ fn print(format: Format, summary: &BackupSummary, fence_floor: Option<u64>) -> R
             if let Some(floor) = fence_floor {
                 text.push_str(&format!("fencing tokens go on above {floor}\n"));
             }
-            print_text(&text)?;
+            text
         }
     }
-    Ok(0)
 }

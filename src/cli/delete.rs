@@ -1,8 +1,9 @@
 //! `fermata delete`: takes away the value of a key, in a section of its own or under a lock that somebody else took.
 
-use fermata_client::Mutation;
+use fermata_client::{ClientOptions, Mutation};
 use fermata_command::{Failure, Remote};
 
+use super::aside::Aside;
 use super::put::section;
 use super::value;
 use super::waiting::LockFlags;
@@ -47,7 +48,14 @@ pub struct Args {
 
 /// Runs the command.
 pub async fn run(args: Args) -> Result<u8, Failure> {
-    let client = args.remote.client()?;
+    let aside = Aside::start();
+    let ended = delete(args, &aside).await;
+    aside.finish(ended)
+}
+
+async fn delete(args: Args, aside: &Aside) -> Result<u8, Failure> {
+    let options = ClientOptions::default();
+    let client = args.remote.client_saying(options, aside.sayer())?;
     let (lock_ref, fencing_token) = match args.lock_ref {
         Some(named) => {
             let (lock_ref, fencing_token) =
@@ -64,6 +72,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
                 (&args.remote, &args.taking),
                 &key,
                 Mutation::Delete,
+                aside,
             )
             .await?
         }

@@ -5,17 +5,15 @@ use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use fermata_client::{Client, ClientOptions, GuardState, LockGuard, Lost, Moment, ReleaseError};
-use fermata_command::failure::status_of_signal;
-use fermata_command::output::{Format, print_json, print_text};
 use fermata_command::remote::{ENDPOINT_VARIABLE, Remote, TABLE_VARIABLE};
 use fermata_command::{Failure, Span, exit};
 use nix::sys::signal::Signal;
-use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::aside::Aside;
 use super::child::{Running, status_of};
-use super::signals::{Signals, ends_a_wait};
+use super::hold::{Shown, hold, refuse_without_stdout};
+use super::signals::Signals;
 use super::waiting::LockFlags;
 
 /// The environment variable that hands the lockRef to the command.
@@ -33,7 +31,7 @@ const RENEWED_EVERY_MAX: Duration = Duration::from_secs(10);
 /// How long the end of what got SIGKILL is waited for.
 const KILLED_WITHIN: Duration = Duration::from_secs(1);
 /// How long the release of a lost lock may hold up the end of the process.
-const RELEASE_LOST_MAX: Duration = Duration::from_secs(1);
+pub(super) const RELEASE_LOST_MAX: Duration = Duration::from_secs(1);
 
 /// Run a command while holding the lock on a key
 ///
@@ -124,7 +122,7 @@ Exit status:
        before that was noticed (its own status is lost then); or the entry was
        lost while it waited, as by `fermata locks release`
    71  the command could not be waited for, and is ended
-   74  the lockRef could not be printed
+   74  the lockRef could not be printed, or stdout is closed
    75  --try, and others hold the lock (see --conflict-exit-code); or a limit
        of the server is reached, or it is overloaded
    77  not allowed
@@ -159,50 +157,56 @@ pub fn tip(error: &mut clap::Error) {
 
 /// Runs the command.
 pub async fn run(args: Args) -> Result<u8, Failure> {
-    let client = args.remote.client_with(ClientOptions {
+    let aside = Aside::start();
+    let ended = lock(args, &aside).await;
+    aside.finish(ended)
+}
+
+async fn lock(args: Args, aside: &Aside) -> Result<u8, Failure> {
+    let command = match args.script {
+        Some(script) => vec!["sh".into(), "-c".into(), script],
+        None => args.command,
+    };
+    if command.is_empty() {
+        refuse_without_stdout()?;
+    }
+    let options = ClientOptions {
         renewal_interval_max: RENEWED_EVERY_MAX,
         ..ClientOptions::default()
-    })?;
+    };
+    let client = args.remote.client_saying(options, aside.sayer())?;
     let mut signals = Signals::new()?;
     let table = args.remote.table();
     let guard = args
         .taking
         .or_ttl(TTL)
-        .lock(&client, &table, &args.key, &mut signals)
+        .lock(&client, &table, &args.key, &mut signals, aside)
         .await?;
-    let mut variables = vec![
-        (LOCK_REF_VARIABLE, guard.lock_ref()),
-        (FENCING_TOKEN_VARIABLE, guard.fencing_token().to_string()),
-        (KEY_VARIABLE, args.key.clone()),
-        (ENDPOINT_VARIABLE, args.remote.endpoints().join(",")),
-    ];
-    variables.extend(args.remote.files());
     let table = if table.is_empty() {
         "default".to_owned()
     } else {
         table
     };
-    let command = match args.script {
-        Some(script) => vec!["sh".into(), "-c".into(), script],
-        None => args.command,
-    };
-    let aside = Aside::start();
     if command.is_empty() {
         let shown = Shown {
             table: &table,
             key: &args.key,
             format: args.remote.format(),
         };
-        let ended = hold(guard, &mut signals, &shown, &aside).await;
-        aside.finish();
-        return ended;
+        return hold(guard, &mut signals, &shown, aside).await;
     }
-    variables.push((TABLE_VARIABLE, table));
-    let running = match Running::start(&command, &variables) {
+    let mut variables = vec![
+        (LOCK_REF_VARIABLE, guard.lock_ref()),
+        (FENCING_TOKEN_VARIABLE, guard.fencing_token().to_string()),
+        (KEY_VARIABLE, args.key.clone()),
+        (ENDPOINT_VARIABLE, args.remote.endpoints().join(",")),
+        (TABLE_VARIABLE, table),
+    ];
+    variables.extend(args.remote.files());
+    let running = match Running::start(&command, &variables, LOCK_REF_VARIABLE) {
         Ok(running) => running,
         Err(failure) => {
-            let released = release(guard, &args.key, &mut signals, &aside).await;
-            aside.finish();
+            let released = release(guard, &args.key, &mut signals, aside).await;
             return released.and(Err(failure));
         }
     };
@@ -219,48 +223,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
     holding.end(ended).await
 }
 
-/// What is printed of a lock that is kept without a command.
-struct Shown<'a> {
-    table: &'a str,
-    key: &'a str,
-    format: Format,
-}
-
-/// Keeps the lock without a command, until a signal or its loss.
-async fn hold(
-    guard: LockGuard,
-    signals: &mut Signals,
-    shown: &Shown<'_>,
-    aside: &Aside,
-) -> Result<u8, Failure> {
-    let printed = match shown.format {
-        Format::Text => print_text(&format!("{}\n", guard.lock_ref())),
-        Format::Json => print_json(&json!({
-            "lock_ref": guard.lock_ref(),
-            "fencing_token": guard.fencing_token(),
-            "table": shown.table,
-            "key": shown.key,
-        })),
-    };
-    if let Err(unread) = printed {
-        release(guard, shown.key, signals, aside).await?;
-        return Err(unread.into());
-    }
-    let lost = loop {
-        tokio::select! {
-            biased;
-            lost = guard.lost() => break lost,
-            signal = signals.next() => if ends_a_wait(signal) {
-                release(guard, shown.key, signals, aside).await?;
-                return Ok(status_of_signal(signal as i32));
-            },
-        }
-    };
-    let _ = timeout(RELEASE_LOST_MAX, guard.release()).await;
-    Err(Failure::new(exit::LOCK_LOST, lost_words(shown.key, &lost)))
-}
-
-fn lost_words(key: &str, lost: &Lost) -> String {
+pub(super) fn lost_words(key: &str, lost: &Lost) -> String {
     let detail = fermata_command::output::one_line(&lost.detail);
     format!(
         "lost the lock on {key}: {detail} ({})",
@@ -270,7 +233,7 @@ fn lost_words(key: &str, lost: &Lost) -> String {
 
 /// Gives the lock back. That it could not be told to the server is no failure of the command: the lock
 /// ends by itself.
-async fn release(
+pub(super) async fn release(
     guard: LockGuard,
     key: &str,
     signals: &mut Signals,
@@ -320,17 +283,17 @@ struct CommandStop {
 }
 
 /// A command that runs under a lock.
-struct LockedCommand {
+struct LockedCommand<'a> {
     client: Client,
     guard: LockGuard,
     running: Running,
     signals: Signals,
     grace: Duration,
     key: String,
-    aside: Aside,
+    aside: &'a Aside,
 }
 
-impl LockedCommand {
+impl LockedCommand<'_> {
     /// Waits for the end of the command; stops it when the lock is lost.
     async fn until_ended(&mut self) -> CommandEnd {
         let mut stopping: Option<CommandStop> = None;
@@ -350,7 +313,7 @@ impl LockedCommand {
                     Some(stopping) => {
                         if !stopping.killed && self.client.clock().now() >= stopping.kill_at {
                             stopping.killed = true;
-                            self.running.kill(&self.aside);
+                            self.running.kill(self.aside);
                             self.aside.say("the command did not stop; sending SIGKILL".to_owned());
                         }
                     }
@@ -388,14 +351,14 @@ impl LockedCommand {
 
     fn pass(&self, signal: Signal) {
         if !self.signals.reached_the_group(signal) {
-            self.running.pass(signal, &self.aside);
+            self.running.pass(signal, self.aside);
         }
     }
 
     /// The lock is lost. Nothing is left of its validity, so the command has what the user gives it.
     fn stop_lost(&mut self, lost: &Lost) -> CommandStop {
         let kill_at = self.client.clock().now().after(self.grace);
-        self.running.stop(&self.aside);
+        self.running.stop(self.aside);
         let grace = Span::from_duration(self.grace);
         self.aside.say(format!(
             "{}; stopping the command: SIGTERM now, SIGKILL in {grace}",
@@ -419,7 +382,7 @@ impl LockedCommand {
         if now.until(valid_until) > lead {
             return None;
         }
-        self.running.stop(&self.aside);
+        self.running.stop(self.aside);
         self.aside.say(format!(
             "no server answers, and the lock on {} may go to somebody else in {} ms; stopping the \
              command: SIGTERM now, SIGKILL then",
@@ -435,27 +398,23 @@ impl LockedCommand {
     /// The command itself has ended; sees to what it started.
     async fn finish(&mut self, kill_at: Moment) {
         let left = self.client.clock().now().until(kill_at);
-        let stopped = self.running.all_gone(Signal::SIGTERM, &self.aside);
+        let stopped = self.running.all_gone(Signal::SIGTERM, self.aside);
         if timeout(left, stopped).await.is_err() {
-            self.running.kill(&self.aside);
+            self.running.kill(self.aside);
             // A process that not even SIGKILL ends hangs in the kernel.
-            let killed = self.running.all_gone(Signal::SIGKILL, &self.aside);
+            let killed = self.running.all_gone(Signal::SIGKILL, self.aside);
             let _ = timeout(KILLED_WITHIN, killed).await;
         }
     }
 
     async fn end(mut self, ended: CommandEnd) -> Result<u8, Failure> {
-        let result = if ended.stopped {
+        if ended.stopped {
             // It may still be there, or be lost; either way it has been said.
             let _ = timeout(RELEASE_LOST_MAX, self.guard.release()).await;
-            Err(Failure::new(exit::LOCK_LOST, ""))
-        } else {
-            release(self.guard, &self.key, &mut self.signals, &self.aside)
-                .await
-                .map(|()| ended.status)
-        };
-        self.aside.finish();
-        result
+            return Err(Failure::new(exit::LOCK_LOST, ""));
+        }
+        release(self.guard, &self.key, &mut self.signals, self.aside).await?;
+        Ok(ended.status)
     }
 }
 

@@ -9,10 +9,12 @@ pub mod check;
 mod child;
 mod cluster;
 mod delete;
+mod detached;
 pub mod end;
 mod explain;
 mod get;
 mod health;
+mod hold;
 mod ignored;
 mod lock;
 mod locks;
@@ -23,6 +25,7 @@ pub mod serve;
 mod sessions;
 mod settings;
 mod signals;
+mod stdout;
 mod token;
 mod value;
 mod views;
@@ -166,7 +169,7 @@ fn printed(error: &clap::Error) -> u8 {
 /// Says why a command failed.
 fn failed(failure: &Failure) -> u8 {
     if !failure.message.is_empty() {
-        eprintln!("fermata: {failure}");
+        aside::say(&failure.message);
     }
     failure.code
 }

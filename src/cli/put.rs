@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use fermata_client::{Client, Mutation};
+use fermata_client::{Client, ClientOptions, Mutation};
 use fermata_command::{Failure, Remote};
 
+use super::aside::Aside;
 use super::signals::Signals;
 use super::value;
 use super::waiting::LockFlags;
@@ -58,7 +59,14 @@ pub struct Args {
 
 /// Runs the command.
 pub async fn run(args: Args) -> Result<u8, Failure> {
-    let client = args.remote.client()?;
+    let aside = Aside::start();
+    let ended = put(args, &aside).await;
+    aside.finish(ended)
+}
+
+async fn put(args: Args, aside: &Aside) -> Result<u8, Failure> {
+    let options = ClientOptions::default();
+    let client = args.remote.client_saying(options, aside.sayer())?;
     let (lock_ref, fencing_token) = match args.lock_ref.clone() {
         Some(named) => {
             under(
@@ -77,7 +85,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
             };
             // Before anything is locked: stdin may take its time.
             let value = Mutation::Put(value::read(given, args.file.as_ref())?);
-            section(&client, (&args.remote, &args.taking), key, value).await?
+            section(&client, (&args.remote, &args.taking), key, value, aside).await?
         }
     };
     value::print_written(args.remote.format(), &lock_ref, fencing_token)?;
@@ -127,10 +135,11 @@ pub(super) async fn section(
     (remote, taking): (&Remote, &LockFlags),
     key: &str,
     mutation: Mutation,
+    aside: &Aside,
 ) -> Result<(String, u64), Failure> {
     let mut signals = Signals::new()?;
     let guard = taking
-        .lock(client, &remote.table(), key, &mut signals)
+        .lock(client, &remote.table(), key, &mut signals, aside)
         .await?;
     let written = (guard.lock_ref(), guard.fencing_token());
     match signals.finish_soon(guard.release_with(mutation)).await {

@@ -64,7 +64,7 @@ impl Signals {
     }
 
     /// The next one that ends a wait. May be dropped and called again.
-    async fn next_end(&mut self) -> Signal {
+    pub async fn next_end(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
             if ends_a_wait(signal) {

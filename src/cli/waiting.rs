@@ -10,11 +10,10 @@ use fermata_client::{
 };
 use fermata_command::output::moves_cursor;
 use fermata_command::{Failure, Span, exit};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::sys::signal::Signal;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::aside::say;
+use super::aside::Aside;
 use super::signals::{Signals, ends_a_wait};
 
 /// How long releasing an entry may hold up the end of the process.
@@ -167,14 +166,20 @@ impl LockFlags {
         table: &str,
         key: &str,
         signals: &mut Signals,
+        aside: &Aside,
     ) -> Result<LockGuard, Failure> {
         let request = self.request(table, key);
         let limit = self.limit();
         let end = limit.map(|limit| client.clock().now().after(limit));
-        let mut entry = take_entry(self.enqueue(client, request), key, signals).await?;
+        let mut entry = take_entry(self.enqueue(client, request), key, signals, aside).await?;
         let limit = end.map(|end| client.clock().now().until(end));
         let shown = limit != Some(Duration::ZERO) && !self.quiet;
-        let watched = AwaitedKey { table, key, shown };
+        let watched = AwaitedKey {
+            table,
+            key,
+            shown,
+            aside,
+        };
         let waited = wait(client, &mut entry, &watched, limit, signals).await;
         let failure = match waited {
             Ok(guard) => return Ok(guard),
@@ -185,7 +190,7 @@ impl LockFlags {
             Err(Unlocked::Wait(WaitError::TimedOut { position })) => self.conflict(key, position),
             Err(Unlocked::Wait(error)) => Failure::from(error),
         };
-        give_up(entry, signals).await;
+        give_up(entry, signals, aside).await;
         Err(failure)
     }
 }
@@ -195,6 +200,7 @@ async fn take_entry(
     creating: impl Future<Output = Result<QueueEntry, Failure>>,
     key: &str,
     signals: &mut Signals,
+    aside: &Aside,
 ) -> Result<QueueEntry, Failure> {
     tokio::pin!(creating);
     loop {
@@ -204,7 +210,7 @@ async fn take_entry(
         };
         if ends_a_wait(signal) {
             if let Ok(Ok(entry)) = timeout(GIVE_UP_MAX, &mut creating).await {
-                give_up(entry, signals).await;
+                give_up(entry, signals, aside).await;
             }
             let what = format!("{signal} while joining the queue of {key}");
             return Err(Failure::signal(signal, what));
@@ -214,12 +220,13 @@ async fn take_entry(
 
 /// Releases an entry, but not for long: a second signal, or a server that does not answer, leaves it to its
 /// TTL.
-async fn give_up(entry: QueueEntry, signals: &mut Signals) {
+async fn give_up(entry: QueueEntry, signals: &mut Signals, aside: &Aside) {
     let impatient = async { while !ends_a_wait(signals.next().await) {} };
     tokio::select! {
         given_up = timeout(GIVE_UP_MAX, entry.give_up()) => {
             if !matches!(given_up, Ok(Ok(_))) {
-                say("the queue entry could not be released; it expires by itself");
+                let left = "the queue entry could not be released; it expires by itself";
+                aside.say(left.to_owned());
             }
         }
         () = impatient => {}
@@ -236,8 +243,10 @@ enum Unlocked {
 struct AwaitedKey<'a> {
     table: &'a str,
     key: &'a str,
-    /// Whether it is told how that goes.
+    /// Whether it is told how that goes, …
     shown: bool,
+    /// … and where.
+    aside: &'a Aside,
 }
 
 /// Who holds the key is on its way to be known.
@@ -271,7 +280,7 @@ async fn wait(
     signals: &mut Signals,
 ) -> Result<LockGuard, Unlocked> {
     let reported: Mutex<Option<Progress>> = Mutex::new(None);
-    let mut line = Line::new(watched.key, client.clock().now());
+    let mut line = Line::new(watched, client.clock().now());
     let mut asking = watched.shown.then(|| watched.ask(client));
     let mut asked_at = client.clock().now();
     let mut is_named = false;
@@ -281,12 +290,12 @@ async fn wait(
         *reported.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
     });
     tokio::pin!(waiting);
-    loop {
+    let waited = loop {
         tokio::select! {
             biased;
-            result = &mut waiting => return result.map_err(Unlocked::Wait),
+            result = &mut waiting => break result.map_err(Unlocked::Wait),
             signal = signals.next() => if ends_a_wait(signal) {
-                return Err(Unlocked::Signal(signal));
+                break Err(Unlocked::Signal(signal));
             },
             holder = answered(&mut asking) => {
                 asking = None;
@@ -311,42 +320,32 @@ async fn wait(
                 }
             }
         }
-    }
+    };
+    line.end().await;
+    waited
 }
 
 /// How the wait goes, for people: one line that changes on a terminal, else a new line now and then.
-struct Line {
+struct Line<'a> {
     key: String,
     start: Moment,
-    bar: Option<ProgressBar>,
+    aside: &'a Aside,
+    /// Whether stderr is a terminal that can show a line that changes.
+    changes: bool,
     /// Who holds the key, as far as that may be seen.
     holder: Option<String>,
     /// Without a terminal: what was said last, and when.
     said: Option<(u32, Moment)>,
 }
 
-impl Drop for Line {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
-    }
-}
-
-impl Line {
-    fn new(key: &str, start: Moment) -> Line {
-        // One that cannot move its cursor gets a new line now and then, as a file does.
-        let bar = (io::stderr().is_terminal() && moves_cursor()).then(|| {
-            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            match ProgressStyle::with_template("{spinner} {wide_msg}") {
-                Ok(style) => bar.with_style(style),
-                Err(_) => bar,
-            }
-        });
+impl<'a> Line<'a> {
+    fn new(watched: &AwaitedKey<'a>, start: Moment) -> Line<'a> {
         Line {
-            key: fermata_command::output::one_line(key),
+            key: fermata_command::output::one_line(watched.key),
             start,
-            bar,
+            aside: watched.aside,
+            // One that cannot move its cursor gets a new line now and then, as a file does.
+            changes: io::stderr().is_terminal() && moves_cursor(),
             holder: None,
             said: None,
         }
@@ -355,9 +354,8 @@ impl Line {
     fn show(&mut self, reported: Progress, now: Moment) {
         let holder = self.holder.as_deref();
         let text = words(&self.key, reported, self.start.until(now), holder);
-        if let Some(bar) = &self.bar {
-            bar.set_message(text);
-            bar.tick();
+        if self.changes {
+            self.aside.show(text);
             return;
         }
         let due = self
@@ -365,7 +363,14 @@ impl Line {
             .is_none_or(|(said, at)| said != reported.position || at.until(now) >= LINE_EVERY);
         if due {
             self.said = Some((reported.position, now));
-            say(&text);
+            self.aside.say(text);
+        }
+    }
+
+    /// What comes next on the terminal comes where this was.
+    async fn end(self) {
+        if self.changes {
+            self.aside.clear().await;
         }
     }
 }

@@ -1,16 +1,26 @@
 //! `fermata backup` while the server serves, and `fermata restore` for another one.
 
 use std::fs;
+use std::path::Path;
 use std::process::Output;
 
+use nix::sys::signal::Signal;
 use serde_json::json;
 
-use super::world::World;
+use super::signals::send;
+use super::world::{Started, World, until};
 
 /// What a command said and how it ended.
 fn refused(output: &Output) -> (Option<i32>, String) {
     let said = String::from_utf8(output.stderr.clone()).unwrap();
     (output.status.code(), said)
+}
+
+/// What is in a folder.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.collect()
 }
 
 /// The token that a lock has now.
@@ -42,7 +52,7 @@ fn what_was_backed_up_is_there_again_and_no_token_falls() {
     let made = world.json(&["backup", &file]);
     assert_eq!((&made["keys"], &made["entries"]), (&json!(2), &json!(1)));
     assert_eq!(made["values"], json!(1));
-    assert!(!fs::exists(path("backup.partial")).unwrap());
+    assert_eq!(names(folder.path()), ["backup"]);
     // All this is after it.
     world.text(&["put", "kept", "after"]);
     world.text(&["put", "later", "after"]);
@@ -153,6 +163,49 @@ fn a_backup_whose_counts_cannot_be_printed_is_not_made() {
     let output = world.command(&make).stdout(full.unwrap()).output().unwrap();
     let (code, said) = refused(&output);
     assert_eq!(code, Some(74), "{said}");
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    assert_eq!(names(folder.path()), [""; 0]);
     world.text(&make);
+}
+
+#[test]
+fn a_backup_that_a_signal_ends_leaves_nothing_and_what_another_one_writes_alone() {
+    let mut world = World::new();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("backup");
+    let make = ["backup", file.to_str().unwrap()];
+    world.stop_server();
+    for (signal, status) in [
+        (Signal::SIGINT, 130),
+        (Signal::SIGTERM, 143),
+        (Signal::SIGHUP, 129),
+    ] {
+        let (one, other) = (world.start(&make), world.start(&make));
+        until(|| names(folder.path()).len() == 2);
+        let of_other = format!(".backup.{}-", other.pid());
+        let end = |backup: Started| {
+            send(backup.pid(), signal);
+            let (ended, said) = backup.end();
+            assert_eq!(ended.code(), Some(status), "{said}");
+            assert!(said.contains(signal.as_str()), "{said}");
+        };
+        end(one);
+        let left = names(folder.path());
+        assert!(
+            matches!(&left[..], [one] if one.starts_with(&of_other)),
+            "{left:?}"
+        );
+        end(other);
+        assert_eq!(names(folder.path()), [""; 0]);
+    }
+    // One that it was started to ignore ends nothing.
+    let script = format!("trap '' HUP; exec fermata backup '{}'", file.display());
+    let ignores = world.start_shell(&script);
+    until(|| names(folder.path()).len() == 1);
+    for signal in [Signal::SIGHUP, Signal::SIGTERM] {
+        send(ignores.pid(), signal);
+    }
+    let (ended, said) = ignores.end();
+    assert_eq!(ended.code(), Some(143), "{said}");
+    assert_eq!(names(folder.path()), [""; 0]);
+    world.kill_server();
 }

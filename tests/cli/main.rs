@@ -23,5 +23,6 @@ mod terminal;
 mod token;
 mod top;
 mod two_shells;
+mod unread;
 mod values;
 mod world;

@@ -177,6 +177,23 @@ pub fn lives(pid: &str) -> bool {
     state.is_some_and(|state| state != 'Z')
 }
 
+/// Whether a thread of a process is in a write to what this descriptor of it leads to, as one is that nobody takes.
+pub fn is_writing_to(pid: i32, descriptor: i32) -> bool {
+    let leads_to = |descriptor: i32| std::fs::read_link(format!("/proc/{pid}/fd/{descriptor}"));
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let mut threads = threads.into_iter().flatten().flatten();
+    threads.any(|thread| {
+        let call = std::fs::read_to_string(thread.path().join("syscall")).unwrap_or_default();
+        // The number of the call, and its arguments.
+        let mut words = call.split_whitespace();
+        let is_write = words.next() == Some(nix::libc::SYS_write.to_string().as_str());
+        let written = words.next().and_then(|word| word.strip_prefix("0x"));
+        let written = written.and_then(|word| i32::from_str_radix(word, 16).ok());
+        let same = |written| leads_to(written).ok() == leads_to(descriptor).ok();
+        is_write && written.is_some_and(same)
+    })
+}
+
 /// A command that runs.
 pub struct Started {
     child: Child,

@@ -130,9 +130,22 @@ impl Remote {
 
     /// The same; what is not given is as in `options`.
     pub fn client_with(&self, options: ClientOptions) -> Result<Client, Failure> {
+        self.client_saying(options, |line| eprintln!("fermata: {line}"))
+    }
+
+    /// The same; what there is to say about it goes to `say`, for who must not wait for stderr.
+    pub fn client_saying(
+        &self,
+        options: ClientOptions,
+        say: impl FnOnce(String) + Send + 'static,
+    ) -> Result<Client, Failure> {
         let client = self.quiet_client(options)?;
-        let timeout = client.options().timeout;
-        tokio::spawn(say_if_nobody_listens(self.endpoints(), timeout));
+        let (endpoints, timeout) = (self.endpoints(), client.options().timeout);
+        tokio::spawn(async move {
+            if let Some(line) = nobody_listens(endpoints, timeout).await {
+                say(line);
+            }
+        });
         Ok(client)
     }
 
@@ -216,25 +229,25 @@ impl Remote {
 }
 
 /// The client goes on trying for its whole timeout, since a server may be just starting: whoever waits
-/// for that is told at once.
-async fn say_if_nobody_listens(endpoints: Vec<String>, timeout: Duration) {
+/// for that is told at once. `None` where somebody listens, as far as that shows at once.
+async fn nobody_listens(endpoints: Vec<String>, timeout: Duration) -> Option<String> {
     for endpoint in &endpoints {
         if endpoint.starts_with("unix:") {
-            return;
+            return None;
         }
         let (_, address) = endpoint.split_once("://").unwrap_or(("", endpoint));
         let address = address.trim_end_matches('/');
         match TcpStream::connect(address).await {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
             // It answers, or what is wrong takes its time to show.
-            Ok(_) | Err(_) => return,
+            Ok(_) | Err(_) => return None,
         }
     }
-    eprintln!(
-        "fermata: nobody listens on {} (is `fermata serve` running there?); trying for {}",
+    Some(format!(
+        "nobody listens on {} (is `fermata serve` running there?); trying for {}",
         endpoints.join(", "),
         Span::from_duration(timeout)
-    );
+    ))
 }
 
 fn path(name: &str) -> Option<PathBuf> {
