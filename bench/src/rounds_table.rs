@@ -2,10 +2,12 @@
 
 use std::fmt::Write as _;
 
+use fermata_command::output::aligned;
+
 use super::baseline::BaselineSettings;
 use super::report::{Report, Transport};
 use super::rounds::{Comparison, PhaseMedians, Side};
-use super::table::{aligned, counted, ms, span, verdict};
+use super::table::{counted, ms, span, verdict};
 
 const SECTIONS: [&str; 7] = [
     "workers",
@@ -37,9 +39,9 @@ pub(super) fn text(report: &Report, baseline: &BaselineSettings) -> String {
     if report.comparisons.is_empty() {
         out.push_str("No round was completed.\n\n");
     } else {
-        out.push_str(&aligned(&sections, SYSTEM));
+        out.push_str(&text_of(&sections));
         out.push_str("Medians of the rounds; p50 and p99 of whole sections, in ms.\n\n");
-        out.push_str(&aligned(&calls, SYSTEM));
+        out.push_str(&text_of(&calls));
         out.push_str("Medians of the rounds; p50 of each call, in ms.\n\n");
     }
     for one in &report.comparisons {
@@ -89,6 +91,11 @@ fn favours(transport: Transport, other: &str) -> String {
              statements alone. Its keys are new in each round, which favours it."
         ),
     }
+}
+
+fn text_of<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
+    let lines = aligned(rows, |column| column == SYSTEM);
+    lines.into_iter().map(|line| line + "\n").collect()
 }
 
 fn sections_of(workers: usize, side: &Side) -> [String; SECTIONS.len()] {

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use fermata_command::Span;
+use fermata_command::output::aligned;
 
 use super::disk::Disk;
 use super::keys::{KeyChoice, Near};
@@ -52,11 +53,10 @@ fn runs(report: &Report) -> String {
     for run in &report.runs {
         rows.extend(phases(run));
     }
-    let aligned = aligned(&rows, PHASE);
-    let mut lines = aligned.lines();
+    let mut lines = aligned(&rows, |column| column == PHASE).into_iter();
     let mut out = String::new();
     let mut line = |out: &mut String| {
-        out.push_str(lines.next().unwrap_or_default());
+        out.push_str(&lines.next().unwrap_or_default());
         out.push('\n');
     };
     line(&mut out);
@@ -235,28 +235,6 @@ fn probed(disk: &Disk) -> String {
         ms(disk.max_us),
         disk.syncs
     )
-}
-
-/// Rows under each other: numbers to the right, the column of names to the left.
-pub(super) fn aligned<const COLUMNS: usize>(rows: &[[String; COLUMNS]], names: usize) -> String {
-    let mut widths = [0; COLUMNS];
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.len().max(*width);
-        }
-    }
-    let mut out = String::new();
-    for row in rows {
-        let cells = row.iter().zip(widths).enumerate();
-        let cells = cells.map(|(column, (cell, width))| match column {
-            _ if column == names => format!("{cell:<width$}"),
-            _ => format!("{cell:>width$}"),
-        });
-        let line = cells.collect::<Vec<_>>().join("  ");
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
-    out
 }
 
 #[cfg(test)]

@@ -105,6 +105,26 @@ pub fn cell(text: &str) -> String {
     }
 }
 
+/// Rows under each other, each a line: columns of names to the left, others, of numbers, to the right. Nothing trails.
+pub fn aligned<R: AsRef<[String]>>(rows: &[R], is_of_names: impl Fn(usize) -> bool) -> Vec<String> {
+    let columns = rows.first().map_or(0, |row| row.as_ref().len());
+    let widest = |at: usize| {
+        let cells = rows.iter().filter_map(|row| row.as_ref().get(at));
+        cells.map(|cell| width(cell)).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(widest).collect();
+    let line = |row: &R| {
+        let cells = row.as_ref().iter().zip(&widths).enumerate();
+        let cells = cells.map(|(column, (cell, to))| match is_of_names(column) {
+            true => padded(cell, *to),
+            false => format!("{}{cell}", padded("", to.saturating_sub(width(cell)))),
+        });
+        let line = cells.collect::<Vec<_>>().join("  ");
+        line.trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
 /// Aligned columns under a header.
 pub struct Table {
     rows: Vec<Vec<String>>,
@@ -126,18 +146,8 @@ impl Table {
 
     /// The whole table as text.
     pub fn render(&self, colour: bool) -> String {
-        let columns = self.rows.first().map_or(0, Vec::len);
-        let widest = |at: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(at));
-            cells.map(|cell| width(cell)).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..columns).map(widest).collect();
         let mut text = String::new();
-        for (number, row) in self.rows.iter().enumerate() {
-            let cells = row.iter().zip(&widths);
-            let cells: Vec<String> = cells.map(|(cell, to)| padded(cell, *to)).collect();
-            let line = cells.join("  ");
-            let line = line.trim_end();
+        for (number, line) in aligned(&self.rows, |_| true).iter().enumerate() {
             if number == 0 && colour {
                 text.push_str(&format!("\u{1b}[1m{line}\u{1b}[0m\n"));
             } else {
@@ -163,6 +173,16 @@ mod tests {
             "KEY    OWNER    WAITERS\n\
              a      billing  2\n\
              grüße  -        10\n"
+        );
+    }
+
+    #[test]
+    fn numbers_go_to_the_right_and_names_to_the_left() {
+        let rows = [["create", "10", "1.5"], ["put", "9", "12.25"]];
+        let rows = rows.map(|row| row.map(str::to_owned));
+        assert_eq!(
+            aligned(&rows, |column| column == 0),
+            ["create  10    1.5", "put      9  12.25"]
         );
     }
 
