@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::lock::{CoreLimits, Key};
 
+/// So many streams of a connection are counted.
+pub const STREAMS_PER_CONNECTION_MAX: u32 = 16 * 1024;
+
 /// The limits in force. What is above one of them is refused with an error that names it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -24,7 +27,7 @@ pub struct Limits {
     pub message_bytes_max: usize,
     /// The longest owner label, in bytes.
     pub owner_bytes_max: usize,
-    /// The longest reason of a ForceRelease, in bytes.
+    /// The longest reason of an end by force, in bytes.
     pub reason_bytes_max: usize,
     /// How many live entries a key may have, the holder included.
     pub entries_per_key_max: usize,
@@ -220,8 +223,8 @@ impl Limits {
             need(value >= 1, &format!("limits.{name} must be at least 1"));
         }
         need(
-            self.streams_per_connection_max >= 1,
-            "limits.streams_per_connection_max must be at least 1",
+            (1..=STREAMS_PER_CONNECTION_MAX).contains(&self.streams_per_connection_max),
+            "limits.streams_per_connection_max must be 1 to 16384",
         );
         if wrong.is_empty() { Ok(()) } else { Err(wrong) }
     }

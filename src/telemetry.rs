@@ -12,6 +12,9 @@ use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
 use crate::config::{LogConfig, LogFormat};
 
+/// The target of the HTTP/2 library.
+const HTTP2: &str = "h2";
+
 /// Why logging could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
@@ -34,14 +37,24 @@ type Replace = dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync;
 impl LogFilter {
     /// From now on this filter is in force.
     pub fn replace(&self, filter: &str) -> Result<(), TelemetryError> {
-        let filter = EnvFilter::builder().parse(filter)?;
-        Ok((self.0)(filter)?)
+        Ok((self.0)(parsed(filter)?)?)
+    }
+}
+
+/// The filter, and what it does not say: whoever speaks HTTP/2 with us can have that library warn as often as they like.
+fn parsed(filter: &str) -> Result<EnvFilter, ParseError> {
+    let names_http2 = filter
+        .split(',')
+        .any(|directive| directive.trim().starts_with(HTTP2));
+    match names_http2 || filter.trim().is_empty() {
+        true => EnvFilter::builder().parse(filter),
+        false => EnvFilter::builder().parse(format!("{filter},{HTTP2}=error")),
     }
 }
 
 /// Sets logging up for this process, once.
 pub fn init(config: &LogConfig) -> Result<LogFilter, TelemetryError> {
-    let filter = EnvFilter::builder().parse(&config.filter)?;
+    let filter = parsed(&config.filter)?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr);
@@ -65,4 +78,24 @@ pub fn init(config: &LogConfig) -> Result<LogFilter, TelemetryError> {
 /// Colour is for people: on a terminal, unless they said no (<https://no-color.org>).
 fn wants_colour() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_the_http2_library_errors_are_shown_unless_the_filter_names_it() {
+        for (given, shown) in [
+            ("info", true),
+            ("warn,fermata=debug", true),
+            ("info,h2=trace", false),
+            (" h2::proto=warn , info", false),
+            ("", false),
+        ] {
+            let filter = parsed(given).unwrap().to_string();
+            assert_eq!(filter.contains("h2=error"), shown, "{given}: {filter}");
+        }
+        assert!(parsed("x=loud").is_err());
+    }
 }

@@ -143,6 +143,9 @@ where
         match self.layer.check.login(path, request.headers(), caller) {
             Ok(login) => drop(request.extensions_mut().insert(login)),
             Err(refused) => {
+                if let Some(account) = account {
+                    account.note_stranger();
+                }
                 return Box::pin(refuse(request, account.cloned(), refused.into_http()));
             }
         }
@@ -227,6 +230,11 @@ async fn refuse<E>(
     refused: Response<Body>,
 ) -> Result<Response<Body>, E> {
     let is_stream = is_stream_in(request.uri().path());
+    // It counts as any other for as long as it is here.
+    let header_bytes = bytes_of(request.headers());
+    let _call = account
+        .as_ref()
+        .map(|account| account.begin(header_bytes, false));
     let mut body = UnreadBody::new(request.into_body(), account);
     let read_out = async { while let Some(Ok(_)) = body.frame().await {} };
     if !is_stream {

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use fermata_proto::lock_renewal::Outcome;
 use fermata_proto::{AcquireLockResponse, LockRenewal, RenewLocksRequest, RenewLocksResponse};
-use futures_util::future::{join, join_all};
+use futures_util::future::{join, join_all, ready};
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
 use super::calls::{AcquireLock, CallContext, UnaryCall as _};
 use super::deadline::{by, later};
-use super::part_limit::PartLimit;
+use super::part_limit::{Part, PartLimit};
 use super::route::Router;
 use super::{parse, status};
 use crate::engine::Peer;
@@ -43,7 +43,16 @@ pub async fn renew(
         router,
         answer_by: context.deadline.answer_within(ANSWER_WITHIN).min(soon),
         context,
-        limit: PartLimit::default(),
+    };
+    // Of those of one connection some are worked at: who asks for many holds up nobody else.
+    let turn = async {
+        match &context.renewal_turns {
+            Some(turns) => turns.acquire().await.ok(),
+            None => None,
+        }
+    };
+    let Ok(_turn) = timeout_at(renewals.answer_by, turn).await else {
+        return Err(status::outcome_unknown());
     };
     let renewed = renewals.all(lock_refs).await;
     Ok(RenewLocksResponse {
@@ -65,7 +74,6 @@ struct Renewals<'a> {
     router: &'a Router,
     context: &'a CallContext,
     answer_by: Instant,
-    limit: PartLimit,
 }
 
 /// Those that one replica is expected to serve, and which they are of the call.
@@ -118,7 +126,10 @@ impl Renewals<'_> {
     }
 
     async fn here(&self, group: Group) -> Vec<(usize, Renewed)> {
-        let renewed = join_all(group.calls.iter().map(|call| self.one(call))).await;
+        let parts = group.calls.iter();
+        let parts =
+            parts.map(|call| -> Part<'_, Renewed> { Box::new(move || Box::pin(self.one(call))) });
+        let renewed = PartLimit::default().all(parts).await;
         group.indices.into_iter().zip(renewed).collect()
     }
 
@@ -130,22 +141,24 @@ impl Renewals<'_> {
             .renew_at(&peer, &group.calls, context, answer_by);
         let together = timeout_at(answer_by, together).await;
         let together = together.unwrap_or_else(|_| group.calls.iter().map(|_| None).collect());
-        let renewed = group.calls.iter().zip(together);
-        let renewed = renewed.map(|(call, came)| async {
-            match came {
-                Some(renewed) => renewed,
-                None if Instant::now() >= answer_by => Err(status::outcome_unknown()),
-                None => self.one(call).await,
-            }
+        let parts = group.calls.iter().zip(together);
+        let parts = parts.map(|(call, came)| -> Part<'_, Renewed> {
+            Box::new(move || match came {
+                Some(renewed) => Box::pin(ready(renewed)),
+                None => Box::pin(self.one(call)),
+            })
         });
-        let renewed = join_all(renewed).await;
+        let renewed = PartLimit::default().all(parts).await;
         group.indices.into_iter().zip(renewed).collect()
     }
 
     /// Where it belongs, as a call of its own.
     async fn one(&self, call: &AcquireLock) -> Renewed {
+        if Instant::now() >= self.answer_by {
+            return Err(status::outcome_unknown());
+        }
         let made = self.router.make_part(call, self.context, self.answer_by);
-        let served = by(self.answer_by, self.limit.run(made)).await?;
+        let served = by(self.answer_by, made).await?;
         Ok(served.answer)
     }
 }

@@ -226,7 +226,7 @@ async fn limits_that_are_as_large_as_can_be_set_are_served_with() {
         calls_per_key_max: MAX,
         critical_calls_per_lock_ref_max: MAX,
         waits_per_lock_ref_max: MAX,
-        streams_per_connection_max: u32::MAX,
+        streams_per_connection_max: fermata::limits::STREAMS_PER_CONNECTION_MAX,
         connections_max: MAX,
         ttl_max_ms: u32::MAX,
         ttl_default_ms: u32::MAX,

@@ -22,8 +22,11 @@ const TIMES_HEADERS: u64 = 3;
 /// What may be unread of a connection, in windows: as HTTP/2 counts small frames.
 const UNREAD_WINDOWS: u64 = 2;
 
-/// What a stream takes, as long as HTTP/2 has it: it has the headers of an answer until they were sent.
-const STREAM_BYTES: u64 = 2 * 1024;
+/// How many calls with a login that is refused are taken on a connection.
+const STRANGERS_MAX: usize = 1_000;
+
+/// How many calls with many renewals are worked at, at once, of one connection.
+const RENEWALS_MAX: usize = 4;
 
 /// What a value that is to be read is taken for before any came.
 const VALUE_BYTES: u64 = 256 * 1024;
@@ -54,6 +57,8 @@ pub struct Account {
     header_bytes: AtomicU64,
     room: Notify,
     listing: OwnListings,
+    /// Calls with many renewals as well.
+    renewal_turns: Arc<Semaphore>,
     cut: Notify,
     is_cut: AtomicBool,
     used: Mutex<Use>,
@@ -74,6 +79,8 @@ struct Use {
     /// Those of them that keep the connection in use.
     in_use: usize,
     has_called: bool,
+    /// Calls whose login was refused.
+    strangers: usize,
     /// Since when none does.
     idle_since: Instant,
 }
@@ -102,12 +109,14 @@ impl Account {
                 of_connection: Arc::new(Semaphore::new(1)),
                 of_share: listings_of_share,
             },
+            renewal_turns: Arc::new(Semaphore::new(RENEWALS_MAX)),
             cut: Notify::new(),
             is_cut: AtomicBool::new(false),
             used: Mutex::new(Use {
                 calls: 0,
                 in_use: 0,
                 has_called: false,
+                strangers: 0,
                 idle_since: Instant::now(),
             }),
             unsent: Mutex::default(),
@@ -130,6 +139,11 @@ impl Account {
         let unread = self.unread().held();
         let calls = self.call_bytes.load(Ordering::Relaxed);
         self.bytes.load(Ordering::Relaxed) + calls + unread
+    }
+
+    /// For which calls with many renewals wait.
+    pub fn renewal_turns(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.renewal_turns)
     }
 
     /// Whose turn it is to list; `None`: nothing is bounded there.
@@ -254,16 +268,16 @@ impl Account {
         self.change_of_calls(before, bytes);
     }
 
-    /// A frame was sent: of some stream it was the last.
+    /// A frame was sent: of its stream it may be the last.
     pub fn frame_sent(&self, head: &FrameHead) {
         self.change_streams(|streams| streams.sent(head));
     }
 
     fn change_streams(&self, change: impl FnOnce(&mut OpenStreams)) {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = wide(streams.count()) * STREAM_BYTES;
+        let before = streams.held();
         change(&mut streams);
-        let after = wide(streams.count()) * STREAM_BYTES;
+        let after = streams.held();
         drop(streams);
         self.change_of_calls(before, after);
     }
@@ -398,6 +412,17 @@ impl Account {
         };
         kept.grow(bytes);
         kept
+    }
+
+    /// Somebody who is not known called, of whom nobody was known so far: after so many such calls it is no mistake any more.
+    pub fn note_stranger(&self) {
+        let mut used = self.used();
+        used.strangers += 1;
+        let is_enough = !used.has_called && used.strangers > STRANGERS_MAX;
+        drop(used);
+        if is_enough {
+            self.cut("nobody on it is known");
+        }
     }
 
     /// A call was refused before it began: its client is there all the same.

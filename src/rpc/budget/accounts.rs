@@ -308,4 +308,28 @@ mod tests {
         gone.await.unwrap();
         assert!(others.iter().all(|other| !other.account().is_cut()));
     }
+
+    #[tokio::test]
+    async fn a_connection_on_which_nobody_is_known_ends_after_so_many_calls() {
+        let accounts = Accounts::new(AccountLimits {
+            connections_max: 10,
+            connection_bytes_max: 1 << 30,
+            bytes_max: 1 << 30,
+            window_bytes: 0,
+            answer_max: Duration::from_secs(1),
+            listings_of_share: 1,
+        });
+        let strangers = accounts.admit(address(1)).await.unwrap();
+        let known = accounts.admit(address(1)).await.unwrap();
+        drop(known.account().begin(0, true));
+        for connection in [&strangers, &known] {
+            for _ in 0..1_000 {
+                connection.account().note_stranger();
+            }
+            assert!(!connection.account().is_cut());
+            connection.account().note_stranger();
+        }
+        assert!(strangers.account().is_cut());
+        assert!(!known.account().is_cut());
+    }
 }

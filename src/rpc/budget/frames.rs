@@ -17,10 +17,12 @@ const CONTINUATION: u8 = 9;
 
 /// The flag of the last frame that its side sends of a stream.
 pub(super) const END_STREAM: u8 = 1;
-/// Those of headers before which stands how long their padding is, and what is not used any more.
+/// Those of frames in which first comes how long their padding is, and then how much the stream matters, which nobody asks any more.
 const PADDED: u8 = 8;
 const PRIORITY: u8 = 0x20;
 const PRIORITY_BYTES: usize = 5;
+/// Of which the first say on which stream it depends.
+const DEPENDENCY_BYTES: usize = 4;
 
 /// What comes between the bodies of two small calls, at most.
 const HEADERS_BYTES: u64 = 1024;
@@ -30,6 +32,8 @@ pub struct FrameScan {
     head: [u8; HEAD_BYTES],
     head_came: usize,
     payload: Payload,
+    /// What began last.
+    began: FrameHead,
     /// What came of other frames since the last one with something of a body, in bytes.
     between: u64,
     /// Of a client only.
@@ -43,22 +47,25 @@ pub struct FrameScan {
 enum Payload {
     /// So much that is skipped.
     Skipped(usize),
-    /// The length of the padding of a frame of headers, of which so much is to come.
-    Padding { left: usize, skip: usize },
-    /// A part of a block of headers, between what is skipped.
-    Block {
-        before: usize,
+    /// How long the padding is of a frame of which so much is to come.
+    Padding { left: usize },
+    /// On which stream that of a frame of headers depends, and how much; then so much of a block, and after it what is skipped.
+    Priority {
+        came: usize,
+        depends_on: u32,
         left: usize,
         after: usize,
     },
+    /// So much of a block of headers, and after it what is skipped.
+    Block { left: usize, after: usize },
 }
 
 /// How a frame begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameHead {
     pub(super) kind: u8,
     pub(super) flags: u8,
-    /// Of what follows, in bytes.
+    /// Of what follows, without padding, in bytes.
     length: usize,
     pub(super) stream: u32,
     /// How much came of other frames since the last one with something of a body, in bytes.
@@ -81,6 +88,7 @@ impl FrameScan {
             head: [0; HEAD_BYTES],
             head_came: 0,
             payload: Payload::Skipped(0),
+            began: FrameHead::default(),
             between: 0,
             headers: None,
             since_entry: 0,
@@ -95,125 +103,153 @@ impl FrameScan {
     /// Reads on: which frames begin.
     pub fn advance(&mut self, mut bytes: &[u8], mut begins: impl FnMut(FrameHead)) {
         while !bytes.is_empty() {
-            let count = self.payload_of(bytes);
-            self.since_entry = self.since_entry.saturating_add(wide(count));
+            let count = self.payload_of(bytes, &mut begins);
             bytes = bytes.split_at(count).1;
-            let count = bytes.len().min(HEAD_BYTES - self.head_came);
-            let (head, rest) = bytes.split_at(count);
-            self.head[self.head_came..self.head_came + count].copy_from_slice(head);
-            self.head_came += count;
+            let head_count = bytes.len().min(HEAD_BYTES - self.head_came);
+            let (head, rest) = bytes.split_at(head_count);
+            self.head[self.head_came..self.head_came + head_count].copy_from_slice(head);
+            self.head_came += head_count;
             bytes = rest;
+            let all = wide(count + head_count);
+            self.since_entry = self.since_entry.saturating_add(all);
             if self.head_came == HEAD_BYTES {
-                begins(self.begin());
+                self.begin(&mut begins);
             }
         }
     }
 
     /// Reads what follows a head, as far as it came: so much of it. Where that is all of what came, more is to come.
-    fn payload_of(&mut self, bytes: &[u8]) -> usize {
+    fn payload_of(&mut self, bytes: &[u8], begins: &mut impl FnMut(FrameHead)) -> usize {
         let mut at = 0;
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
-            match self.payload {
+            let first = rest.first().copied().unwrap_or_default();
+            at += match self.payload {
                 Payload::Skipped(0) => break,
                 Payload::Skipped(left) => {
                     let count = rest.len().min(left);
                     self.payload = Payload::Skipped(left - count);
-                    at += count;
+                    count
                 }
-                Payload::Padding { left, skip } => {
-                    let after = rest.first().copied().unwrap_or_default().into();
-                    self.payload = Payload::block(skip, left.saturating_sub(1), after);
-                    at += 1;
+                Payload::Padding { left } => {
+                    self.pad(left.saturating_sub(1), first.into(), begins);
+                    1
                 }
-                Payload::Block {
-                    before: 0,
+                Payload::Priority {
+                    came,
+                    depends_on,
                     left,
                     after,
                 } => {
+                    self.payload = self.prioritized(first, (came, depends_on), (left, after));
+                    1
+                }
+                Payload::Block { left, after } => {
                     let count = rest.len().min(left);
                     if let Some(headers) = &mut self.headers {
                         headers.advance(rest.split_at(count).0, &mut self.since_entry);
                     }
-                    self.payload = match left - count {
-                        0 => Payload::Skipped(after),
-                        left => Payload::Block {
-                            before: 0,
-                            left,
-                            after,
-                        },
-                    };
-                    at += count;
+                    self.payload = Payload::block(left - count, after);
+                    count
                 }
-                Payload::Block {
-                    before,
-                    left,
-                    after,
-                } => {
-                    let count = rest.len().min(before);
-                    self.payload = Payload::Block {
-                        before: before - count,
-                        left,
-                        after,
-                    };
-                    at += count;
-                }
-            }
+            };
         }
         at
     }
 
     /// All of a head is there.
-    fn begin(&mut self) -> FrameHead {
-        let [a, b, c, kind, flags, stream @ ..] = self.head;
+    fn begin(&mut self, begins: &mut impl FnMut(FrameHead)) {
         self.head_came = 0;
+        let [a, b, c, kind, flags, stream @ ..] = self.head;
         let length = u32::from_be_bytes([0, a, b, c]);
         let length = usize::try_from(length).unwrap_or(usize::MAX);
-        let is_of_body = kind == DATA && length > 0;
-        let between = match is_of_body {
-            true => std::mem::take(&mut self.between),
-            false => {
-                let all = wide(length) + wide(HEAD_BYTES);
-                self.between = self.between.saturating_add(all);
-                0
-            }
-        };
-        let skip = match flags & PRIORITY {
-            0 => 0,
-            _ => PRIORITY_BYTES,
-        };
-        self.payload = match (kind, &mut self.headers) {
-            (HEADERS, Some(headers)) => {
-                headers.begin();
-                match flags & PADDED {
-                    0 => Payload::block(skip, length, 0),
-                    _ => Payload::Padding { left: length, skip },
-                }
-            }
-            (CONTINUATION, Some(_)) => Payload::block(0, length, 0),
-            _ => Payload::Skipped(length),
-        };
-        FrameHead {
+        self.began = FrameHead {
             kind,
             flags,
             length,
             // The first bit means nothing.
             stream: u32::from_be_bytes(stream) & (u32::MAX >> 1),
-            between,
+            between: 0,
+        };
+        if kind == HEADERS
+            && let Some(headers) = &mut self.headers
+        {
+            headers.begin();
+        }
+        let is_padded = flags & PADDED != 0 && matches!(kind, DATA | HEADERS);
+        match is_padded && length > 0 {
+            true => self.payload = Payload::Padding { left: length },
+            false => self.follow(length, 0, begins),
+        }
+    }
+
+    /// So much is to come, of which that much is padding.
+    fn pad(&mut self, left: usize, padding: usize, begins: &mut impl FnMut(FrameHead)) {
+        // With more of it than there is the connection ends.
+        let padding = padding.min(left);
+        self.follow(left - padding, padding, begins);
+    }
+
+    /// A frame begins, with so much, and what is skipped after it.
+    fn follow(&mut self, length: usize, after: usize, begins: &mut impl FnMut(FrameHead)) {
+        self.began.length = length;
+        let FrameHead { kind, flags, .. } = self.began;
+        match self.began.of_body() {
+            Some(_) => self.began.between = std::mem::take(&mut self.between),
+            None => {
+                let all = wide(length) + wide(after) + wide(HEAD_BYTES);
+                self.between = self.between.saturating_add(all);
+            }
+        }
+        self.payload = match (kind, &self.headers) {
+            (HEADERS, Some(_)) if flags & PRIORITY != 0 => match length.checked_sub(PRIORITY_BYTES)
+            {
+                Some(left) => Payload::Priority {
+                    came: 0,
+                    depends_on: 0,
+                    left,
+                    after,
+                },
+                None => Payload::Skipped(length + after),
+            },
+            (HEADERS | CONTINUATION, Some(_)) => Payload::block(length, after),
+            _ => Payload::Skipped(length + after),
+        };
+        begins(self.began);
+    }
+
+    /// One more byte of a priority.
+    fn prioritized(
+        &self,
+        byte: u8,
+        (came, depends_on): (usize, u32),
+        (left, after): (usize, usize),
+    ) -> Payload {
+        let depends_on = match came < DEPENDENCY_BYTES {
+            true => depends_on << 8 | u32::from(byte),
+            false => depends_on,
+        };
+        match came + 1 == PRIORITY_BYTES {
+            false => Payload::Priority {
+                came: came + 1,
+                depends_on,
+                left,
+                after,
+            },
+            // HTTP/2 refuses a stream that depends on itself, and does not read its headers.
+            true if depends_on & (u32::MAX >> 1) == self.began.stream => {
+                Payload::Skipped(left + after)
+            }
+            true => Payload::block(left, after),
         }
     }
 }
 
 impl Payload {
-    /// Of `length` bytes, so many of which stand before a part of a block, and so many after it. (A frame that has not so many ends its
-    /// connection.)
-    fn block(before: usize, length: usize, after: usize) -> Payload {
-        match length.checked_sub(before + after) {
-            Some(left) if left > 0 => Payload::Block {
-                before,
-                left,
-                after,
-            },
-            _ => Payload::Skipped(length),
+    /// So much of a block, if there is any.
+    fn block(left: usize, after: usize) -> Payload {
+        match left {
+            0 => Payload::Skipped(after),
+            left => Payload::Block { left, after },
         }
     }
 }
@@ -247,35 +283,108 @@ impl FrameHead {
 mod tests {
     use super::*;
 
-    fn frame(kind: u8, flags: u8, stream: u32, length: usize) -> Vec<u8> {
-        let length_bytes = u32::try_from(length).unwrap().to_be_bytes();
+    fn framed(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let length_bytes = u32::try_from(payload.len()).unwrap().to_be_bytes();
         let mut frame = length_bytes[1..].to_vec();
         frame.extend([kind, flags]);
         frame.extend(stream.to_be_bytes());
-        frame.extend(vec![DATA; length]);
+        frame.extend(payload);
         frame
+    }
+
+    /// Headers with a path that is to be remembered.
+    fn path(stream: u32) -> Vec<u8> {
+        framed(HEADERS, 4, stream, &[0x44, 2, b'/', b'a'])
+    }
+
+    /// After the preface.
+    fn scan() -> FrameScan {
+        let mut scan = FrameScan::of_client();
+        scan.advance(&[0; PREFACE_BYTES], |_| ());
+        scan
+    }
+
+    fn advance(scan: &mut FrameScan, bytes: &[u8], cut: usize) {
+        for part in bytes.chunks(cut) {
+            scan.advance(part, |_| ());
+        }
     }
 
     #[test]
     fn only_bodies_are_kept_however_the_frames_are_cut() {
         let mut came = vec![DATA; PREFACE_BYTES];
-        for (kind, length) in [
-            (4, 12),
-            (HEADERS, 300),
-            (DATA, 1_000),
-            (DATA, 0),
-            (6, 8),
-            (DATA, 7),
+        for (kind, flags, payload) in [
+            (4, 0, vec![0; 12]),
+            (HEADERS, 0, vec![0x82; 300]),
+            (DATA, 0, vec![0; 1_000]),
+            (DATA, 0, vec![]),
+            (6, 0, vec![0; 8]),
+            (DATA, 0, vec![0; 7]),
+            // Five bytes, and three of padding; and no more than padding.
+            (DATA, PADDED, vec![3, 1, 2, 3, 4, 5, 0, 0, 0]),
+            (DATA, PADDED, vec![2, 0, 0]),
+            (DATA, 0, vec![0; 1]),
         ] {
-            came.extend(frame(kind, 0, 1, length));
+            came.extend(framed(kind, flags, 1, &payload));
         }
         for cut in 1..40 {
             let mut scan = FrameScan::of_client();
-            let mut kept = 0;
+            let mut kept = Vec::new();
             for part in came.chunks(cut) {
-                scan.advance(part, |head| kept += head.of_body().unwrap_or(0));
+                scan.advance(part, |head| kept.extend(head.of_body()));
             }
-            assert_eq!(kept, 1_007, "{cut}");
+            assert_eq!(kept, [1_000, 7, 5, 1], "{cut}");
+        }
+    }
+
+    #[test]
+    fn paths_are_found_behind_padding_and_priority_and_in_continuations() {
+        for cut in 1..20 {
+            let mut scan = scan();
+            let padded = [2, 0, 0, 0, 7, 16, 0x44, 2, b'/', b'a', 0, 0];
+            let frame = framed(HEADERS, PADDED | PRIORITY, 1, &padded);
+            advance(&mut scan, &frame, cut);
+            let once = scan.kept_by_headers();
+            assert!(once > 0, "{cut}");
+            let begun = framed(HEADERS, 0, 3, &[0x44, 2, b'/']);
+            advance(&mut scan, &begun, cut);
+            assert_eq!(scan.kept_by_headers(), once, "{cut}");
+            let ended = framed(CONTINUATION, 4, 3, b"b");
+            advance(&mut scan, &ended, cut);
+            assert!(scan.kept_by_headers() > once, "{cut}");
+        }
+    }
+
+    /// Frames with nothing in them take a buffer as well.
+    #[test]
+    fn all_that_comes_between_two_paths_counts() {
+        let mut scan = scan();
+        advance(&mut scan, &path(1), 1_000);
+        let before = scan.kept_by_headers();
+        advance(&mut scan, &framed(0xbe, 0, 0, &[]).repeat(900), 1_000);
+        advance(&mut scan, &path(3), 1_000);
+        let kept = scan.kept_by_headers() - before;
+        assert!((8_100..8_200).contains(&kept), "{kept}");
+    }
+
+    /// HTTP/2 refuses such a stream before it reads its headers: what it remembers stays.
+    #[test]
+    fn headers_of_a_stream_that_depends_on_itself_push_nothing_out() {
+        let mut scan = scan();
+        for stream in [1, 3, 5] {
+            advance(&mut scan, &path(stream), 1_000);
+            advance(&mut scan, &framed(0xbe, 0, 0, &[0; 8_000]), 1_000);
+        }
+        let kept = scan.kept_by_headers();
+        assert!(kept > 16_000);
+        let others = [0x40, 1, b'a', 0].repeat(128);
+        for (depends_on, left) in [(7_u32, kept), (0, 0)] {
+            let mut payload = depends_on.to_be_bytes().to_vec();
+            payload.push(16);
+            payload.extend(&others);
+            let frame = framed(HEADERS, 4 | PRIORITY, 7, &payload);
+            advance(&mut scan, &frame, 100);
+            assert_eq!(scan.kept_by_headers(), left);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Budgets: what each connection may hold of this replica's memory, and all of them together.
 //!
-//! [`Accounts`] are the open connections; an [`Account`] is what one of them holds. By [`FrameScan`] it counts what comes in until
-//! it is read, and streams until their end was sent, [`ReceivedBody`] what of it is kept, [`UnsentBody`] what goes out, until HTTP/2 has sent it. What must not be here: what a call means.
+//! [`Accounts`] are the open connections; an [`Account`] is what one of them holds. By [`FrameScan`] it counts what comes in
+//! until it is read, and streams until their end was sent; [`ReceivedBody`] counts what of it is kept, [`UnsentBody`] what goes
+//! out, until HTTP/2 has sent it. What must not be here: what a call means.
 
 mod account;
 mod accounts;

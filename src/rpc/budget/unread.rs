@@ -41,7 +41,7 @@ impl UnreadFrames {
         self.count = self.count.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes + FRAME_BYTES);
         if self.count == 0 {
-            self.between = 0;
+            *self = UnreadFrames::default();
         }
     }
 

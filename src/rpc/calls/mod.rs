@@ -13,6 +13,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use prost::Message;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tonic::Status;
 use tracing::Span;
@@ -44,6 +45,8 @@ pub struct CallContext {
     pub zone: Arc<str>,
     /// The limits in force.
     pub limits: Arc<Limits>,
+    /// For which those who ask for many renewals at once wait; those of its connection.
+    pub renewal_turns: Option<Arc<Semaphore>>,
     /// Makes the request_ids that callers leave out.
     pub ids: Arc<dyn Ids>,
 }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fermata_proto::codec::of_undecodable;
 use fermata_proto::{RenewLocksRequest, WatchLockRequest};
-use futures_util::future::join_all;
 use futures_util::{Stream, StreamExt, stream};
 use prost::Message as _;
 use tokio::time::Instant;
@@ -41,7 +40,7 @@ use crate::rpc::calls::{
 };
 use crate::rpc::deadline::{Deadline, by, by_or};
 use crate::rpc::listing_turns::listing_turn;
-use crate::rpc::part_limit::PartLimit;
+use crate::rpc::part_limit::{Part, PartLimit};
 use crate::rpc::stopping::Stopping;
 use crate::rpc::watch::{self, Broken};
 use crate::rpc::{parse, status};
@@ -120,6 +119,7 @@ impl PeerRpc {
             login: Login::passed_on(identity, share_of),
             zone: zone.into(),
             limits: Arc::clone(&self.limits),
+            renewal_turns: None,
             ids: Arc::clone(&self.ids),
         }
     }
@@ -181,16 +181,18 @@ impl PeerRpc {
             Ok(lock_refs) => lock_refs,
             Err(status) => return without_key(Outcome::Refusal(refusal(&status))),
         };
-        let limit = PartLimit::default();
-        let renewals = lock_refs.into_iter().map(|lock_ref| {
-            limit.run(async {
-                without_key(match AcquireLock::renewal(lock_ref, context) {
-                    Ok(call) => self.outcome(call, context).await,
-                    Err(invalid) => Outcome::Refusal(refusal(&status::of_invalid(&invalid))),
+        let renewals = lock_refs.into_iter();
+        let renewals = renewals.map(|lock_ref| -> Part<'_, ForwardResponse> {
+            Box::new(move || {
+                Box::pin(async move {
+                    without_key(match AcquireLock::renewal(lock_ref, context) {
+                        Ok(call) => self.outcome(call, context).await,
+                        Err(invalid) => Outcome::Refusal(refusal(&status::of_invalid(&invalid))),
+                    })
                 })
             })
         });
-        let renewals = join_all(renewals).await;
+        let renewals = PartLimit::default().all(renewals).await;
         let answer = ForwardedRenewals { renewals }.encode_to_vec();
         without_key(Outcome::Answer(answer.into()))
     }

@@ -17,6 +17,7 @@ use crate::engine::{Engine, EngineError, Peer, Presence, Watch};
 use crate::limits::Limits;
 use crate::lock::{LockRef, SessionId};
 use crate::rpc::AccessCheck;
+use crate::rpc::budget::ConnectionInfo;
 use crate::rpc::calls::{AcquireLock, CallContext, Target, UnaryCall};
 use crate::rpc::deadline::{Deadline, by, by_or};
 use crate::rpc::peer::PeerClient;
@@ -82,11 +83,13 @@ impl Router {
     pub fn context<T>(&self, request: &Request<T>) -> CallContext {
         let zone = self.zone_of(request);
         let login = request.extensions().get::<Login>();
+        let connection = request.extensions().get::<ConnectionInfo>();
         CallContext {
             deadline: Deadline::of_request(request.extensions()),
             login: login.cloned().unwrap_or_else(Login::nobody),
             zone: zone.unwrap_or_else(|| self.engine.zone()),
             limits: Arc::clone(&self.limits),
+            renewal_turns: connection.map(|connection| connection.account.renewal_turns()),
             ids: Arc::clone(&self.ids),
         }
     }
