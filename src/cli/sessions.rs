@@ -2,13 +2,13 @@
 
 use std::time::{Duration, SystemTime};
 
-use fermata_command::output::{Format, Table, colour, one_line, print_json, print_text};
+use fermata_command::output::{Format, colour, one_line, print_json, print_text};
 use fermata_command::remote::who;
 use fermata_command::{Failure, Remote, Span};
 use fermata_proto as proto;
 use serde_json::json;
 
-use super::locks::{age, lease_left, short};
+use super::locks::{IDENTITY, age, lease_left, short, with_identities};
 use super::views;
 
 const HELP: &str = "\
@@ -16,6 +16,10 @@ LOCKS counts the lockRefs that live by a session, waiters among them. LEASE
 LEFT and LOCKS are known to the replica that keeps the session, REPLICA: of
 those of other replicas than the one that answers they are not shown. What
 stands under SESSION lets nobody act for it.
+
+OWNER is a label that the client gave itself. IDENTITY is who opened the
+session, as far as the server knows; there is no such column where clients
+have none.
 
 Exit status: 0; 64 malformed; 69 no server; 75 too many list at once; 77 not
 allowed.
@@ -34,8 +38,9 @@ SESSION_CLOSED. Until it has learned of it, it may still act on other systems:
 there only fencing tokens help. It takes `admin` for everything; who and why
 go to the audit log.
 
-Exit status: 0 (also if it had ended before); 64 malformed; 69 no server; 75 a
-limit is reached, or the server is overloaded; 77 not allowed.
+Exit status: 0 (also if it had ended before, or never was: compare the id); 64
+malformed; 69 no server; 75 a limit is reached, or the server is overloaded; 77
+not allowed.
 
 Example:
   fermata sessions end 7d9f0b6e-5c1a-4f0e-9a55-0c1f5b8f2a11 --reason lost";
@@ -108,7 +113,8 @@ async fn end_one(args: EndArgs) -> Result<u8, Failure> {
         }))?,
         Format::Text => {
             let what = match already_ended {
-                true => "had ended before",
+                // Of one that ended long ago nothing is known any more.
+                true => "had ended before, or never was",
                 false => "ended, with all that lived by it",
             };
             print_text(&format!("{} {what}\n", one_line(id)))?;
@@ -118,33 +124,35 @@ async fn end_one(args: EndArgs) -> Result<u8, Failure> {
 }
 
 fn list(sessions: &[proto::SessionInfo], now: SystemTime, colour: bool) -> String {
-    let mut table = Table::new(&[
+    let columns = [
         "SESSION",
         "OWNER",
+        IDENTITY,
         "AGE",
         "TTL",
         "LEASE LEFT",
         "GRACE",
         "LOCKS",
         "REPLICA",
-    ]);
-    for session in sessions {
+    ];
+    let rows = sessions.iter().map(|session| {
         let locks = match session.lease_left {
             Some(_) => session.lock_refs.to_string(),
             None => String::new(),
         };
-        table.row(vec![
+        vec![
             session.session_id.clone(),
             session.owner.clone(),
+            session.identity.clone(),
             age(session.create_time, now),
             span(session.ttl),
             lease_left(session.lease_left),
             span(session.disconnect_grace),
             locks,
             short(&session.replica),
-        ]);
-    }
-    table.render(colour)
+        ]
+    });
+    with_identities(&columns, rows.collect()).render(colour)
 }
 
 fn span(span: Option<prost_types::Duration>) -> String {
@@ -177,6 +185,7 @@ mod tests {
                 seconds: 1,
                 nanos: 500_000_000,
             }),
+            identity: String::new(),
         };
         let elsewhere = proto::SessionInfo {
             session_id: "s2".to_owned(),
@@ -186,7 +195,17 @@ mod tests {
             disconnect_grace: None,
             ..here.clone()
         };
+        let known = proto::SessionInfo {
+            identity: "mallory".to_owned(),
+            ..here.clone()
+        };
         let now = UNIX_EPOCH + Duration::from_secs(190);
+        assert_eq!(
+            list(&[known, elsewhere.clone()], now, false),
+            "SESSION  OWNER    IDENTITY  AGE    TTL  LEASE LEFT  GRACE    LOCKS  REPLICA\n\
+             s1       billing  mallory   1m30s  30s  27.0s       1s500ms  2      00000001\n\
+             s2       -        -         1m30s  30s  -           -        -      00000001\n"
+        );
         assert_eq!(
             list(&[here, elsewhere], now, false),
             "SESSION  OWNER    AGE    TTL  LEASE LEFT  GRACE    LOCKS  REPLICA\n\

@@ -61,6 +61,7 @@ pub fn sessions(sessions: &[proto::SessionInfo]) -> Value {
             "lock_refs": session.lock_refs,
             "replica": session.replica,
             "owner": session.owner,
+            "identity": session.identity,
             "create_time": text_of(session.create_time),
             "disconnect_grace": text_of(session.disconnect_grace),
         })
@@ -151,6 +152,7 @@ fn replica_activity(activity: &proto::ReplicaActivity) -> Value {
             "table": key.table,
             "key": key.key,
             "owner": key.owner,
+            "identity": key.identity,
             "waiters": key.waiters,
             "last_minute": key.last_minute.as_ref().map(turns),
             "held_for": text_of(key.held_for),

@@ -58,9 +58,12 @@ pub struct BusyKey {
     pub last_minute: Turns,
     /// How many waited behind the holder when this replica looked last.
     pub waiters: usize,
-    /// The label of the latest holder that this replica granted the lock to.
+    /// The label of its latest holder, as far as this replica knows.
     pub owner: Box<str>,
-    /// For how long it has been held since this replica granted it or took it over; only where somebody waits.
+    /// Who that is, as far as the server knows.
+    pub identity: Box<str>,
+    /// For how long it has been held: since this replica granted it; where another one did, or an earlier process, since the
+    /// entry of the holder was made. Only where somebody waits.
     pub held_for: Option<Duration>,
 }
 
@@ -95,10 +98,23 @@ pub(super) struct GrantNoted {
     pub cause: Cause,
     /// The label of the holder.
     pub owner: Box<str>,
+    /// Who that is, as far as the server knows.
+    pub identity: Box<str>,
     /// From when its entry was made.
     pub waited: Duration,
     /// How many wait behind it.
     pub waiters: usize,
+}
+
+/// Who holds a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HolderNoted<'a> {
+    /// Its label.
+    pub owner: &'a str,
+    /// Who that is, as far as the server knows.
+    pub identity: &'a str,
+    /// For how long it has had the key.
+    pub held_for: Duration,
 }
 
 /// What a replica granted lately.
@@ -115,27 +131,45 @@ struct Lately {
 #[derive(Debug)]
 struct KeyLately {
     turns: Minute,
-    /// Or taken over.
-    granted_at: Duration,
+    /// Since when the holder has had it, by CLOCK_BOOTTIME in milliseconds: below zero where the machine started since.
+    held_since_ms: i64,
     waiters: usize,
     owner: Box<str>,
+    identity: Box<str>,
+}
+
+/// Of a time of boot.
+fn millis(span: Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
 
 impl KeyLately {
     fn new(now: Duration) -> KeyLately {
         KeyLately {
             turns: Minute::default(),
-            granted_at: now,
+            held_since_ms: millis(now),
             waiters: 0,
             owner: Box::default(),
+            identity: Box::default(),
         }
     }
 
+    fn note_holder(&mut self, holder: HolderNoted<'_>, now: Duration) {
+        self.held_since_ms = millis(now).saturating_sub(millis(holder.held_for));
+        self.owner = holder.owner.into();
+        self.identity = holder.identity.into();
+    }
+
+    fn held_for(&self, now: Duration) -> Duration {
+        let held_ms = millis(now).saturating_sub(self.held_since_ms);
+        Duration::from_millis(held_ms.max(0).unsigned_abs())
+    }
+
     /// The least is forgotten first.
-    fn worth(&self) -> (bool, Duration) {
+    fn worth(&self) -> (bool, i64) {
         match self.waiters {
-            0 => (false, self.granted_at),
-            _ => (true, Duration::MAX.saturating_sub(self.granted_at)),
+            0 => (false, self.held_since_ms),
+            _ => (true, self.held_since_ms.saturating_neg()),
         }
     }
 }
@@ -167,13 +201,30 @@ impl Activity {
         lately.all.turn(now, grant.waited);
         let key = lately.key(id, now);
         key.turns.turn(now, grant.waited);
-        key.granted_at = now;
+        key.held_since_ms = millis(now);
         key.waiters = grant.waiters;
         key.owner = grant.owner;
+        key.identity = grant.identity;
     }
 
-    /// So many wait for a key now, behind its holder, who has this label.
-    pub fn waiting(&self, id: &Arc<KeyId>, now: Duration, waiters: usize, owner: Option<&str>) {
+    /// This replica became the home of a key that was held already: so many wait behind its holder.
+    pub fn kept_on(&self, id: &Arc<KeyId>, now: Duration, waiters: usize, holder: HolderNoted<'_>) {
+        let mut lately = self.lately();
+        if waiters > 0 || lately.keys.contains_key(id) {
+            let key = lately.key(id, now);
+            key.waiters = waiters;
+            key.note_holder(holder, now);
+        }
+    }
+
+    /// So many wait for a key now, behind its holder.
+    pub fn waiting(
+        &self,
+        id: &Arc<KeyId>,
+        now: Duration,
+        waiters: usize,
+        holder: Option<HolderNoted<'_>>,
+    ) {
         let mut lately = self.lately();
         if let Some(key) = lately.keys.get_mut(id) {
             key.waiters = waiters;
@@ -181,7 +232,9 @@ impl Activity {
             // Its holder was granted the lock by another replica or another process, or is forgotten here.
             let key = lately.key(id, now);
             key.waiters = waiters;
-            key.owner = owner.unwrap_or_default().into();
+            if let Some(holder) = holder {
+                key.note_holder(holder, now);
+            }
         }
     }
 
@@ -214,7 +267,8 @@ impl Activity {
                 last_minute: key.turns.turns(now),
                 waiters: key.waiters,
                 owner: key.owner.clone(),
-                held_for: (key.waiters > 0).then(|| now.saturating_sub(key.granted_at)),
+                identity: key.identity.clone(),
+                held_for: (key.waiters > 0).then(|| key.held_for(now)),
             })
             .collect();
         drop(lately);
@@ -244,9 +298,24 @@ mod tests {
         GrantNoted {
             cause,
             owner: "o".into(),
+            identity: "i".into(),
             waited: s(1),
             waiters: 0,
         }
+    }
+
+    fn holder(owner: &str, held_for: u64) -> HolderNoted<'_> {
+        HolderNoted {
+            owner,
+            identity: "somebody",
+            held_for: s(held_for),
+        }
+    }
+
+    /// The owner of the busiest key, who that is, and for how long it has been held.
+    fn busiest(activity: &Activity, now: u64) -> (String, String, Option<Duration>) {
+        let first = activity.busiest(s(now), 1).remove(0);
+        (first.owner.into(), first.identity.into(), first.held_for)
     }
 
     fn names(activity: &Activity, now: Duration, most: usize) -> Vec<String> {
@@ -285,9 +354,9 @@ mod tests {
         let activity = Activity::default();
         activity.granted(&id("hot"), s(100), grant(Cause::AtOnce));
         activity.granted(&id("stuck"), s(100), grant(Cause::AtOnce));
-        activity.waiting(&id("stuck"), s(110), 3, Some("other"));
-        // Of this one it is not known who was granted it, and when.
-        activity.waiting(&id("taken"), s(120), 1, Some("before"));
+        activity.waiting(&id("stuck"), s(110), 3, Some(holder("other", 7)));
+        // This one was not granted here.
+        activity.waiting(&id("taken"), s(120), 1, Some(holder("before", 0)));
         activity.waiting(&id("idle"), s(120), 0, None);
         activity.granted(&id("hot"), s(177), grant(Cause::Change));
         assert_eq!(names(&activity, s(177), 9), ["stuck", "taken", "hot"]);
@@ -302,6 +371,43 @@ mod tests {
         activity.waiting(&id("stuck"), s(200), 0, None);
         activity.waiting(&id("taken"), s(200), 0, None);
         assert_eq!(names(&activity, s(200), 9), ["hot"]);
+    }
+
+    #[test]
+    fn a_holder_is_as_old_as_its_grant_though_it_was_forgotten_meanwhile() {
+        let activity = Activity::default();
+        activity.granted(&id("k"), s(100), grant(Cause::AtOnce));
+        assert_eq!(activity.busiest(s(200), 9), []);
+        activity.waiting(&id("k"), s(300), 1, Some(holder("o", 200)));
+        let expected = |held_for| ("o".to_owned(), "somebody".to_owned(), Some(s(held_for)));
+        assert_eq!(busiest(&activity, 300), expected(200));
+        // Who else comes changes nothing.
+        activity.waiting(&id("k"), s(310), 2, Some(holder("o", 0)));
+        assert_eq!(busiest(&activity, 310), expected(210));
+    }
+
+    #[test]
+    fn a_holder_may_be_older_than_the_machine_is_up() {
+        let activity = Activity::default();
+        activity.waiting(&id("k"), s(10), 1, Some(holder("o", 3_600)));
+        assert_eq!(busiest(&activity, 20).2, Some(s(3_610)));
+        // And is worth more than one that is held for less.
+        activity.waiting(&id("a"), s(20), 1, Some(holder("o", 5)));
+        let lately = activity.lately();
+        assert!(lately.keys[&id("k")].worth() > lately.keys[&id("a")].worth());
+    }
+
+    #[test]
+    fn a_key_that_comes_back_has_the_holder_that_it_came_with() {
+        let activity = Activity::default();
+        activity.granted(&id("k"), s(100), grant(Cause::AtOnce));
+        activity.waiting(&id("k"), s(110), 1, None);
+        activity.kept_on(&id("k"), s(130), 2, holder("another", 500));
+        let expected = ("another".to_owned(), "somebody".to_owned(), Some(s(510)));
+        assert_eq!(busiest(&activity, 140), expected);
+        // Of one that nobody waits for nothing is to be said.
+        activity.kept_on(&id("idle"), s(140), 0, holder("o", 9));
+        assert_eq!(names(&activity, s(140), 9), ["k"]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub use crate::key::machine::{Mutation, Value};
 use crate::lock::{
     EndedAs, Fence, Key, KeyId, LockRef, Mode, ReplicaId, SessionId, TableName, Tag,
 };
+use crate::shares::{self, NoShare};
 use crate::store::{SessionRow, StoreError};
 
 /// What the engine has at the moment, and what it counted since the process started.
@@ -423,6 +424,20 @@ impl EngineError {
     /// What the store could not do.
     pub(super) fn of_store(error: StoreError) -> EngineError {
         EngineError::Unavailable(error.to_string())
+    }
+
+    /// Why there is no room for one more of what the limit of this name bounds.
+    pub(super) fn of_no_share(no_share: NoShare, what: &'static str, limit: usize) -> EngineError {
+        match no_share {
+            NoShare::Full => EngineError::Exhausted {
+                what,
+                limit: limit as u64,
+            },
+            NoShare::ShareUsed => EngineError::ShareUsed {
+                what,
+                share: shares::share(limit) as u64,
+            },
+        }
     }
 
     /// What is said of a session that one replica no longer keeps, and another one not yet.

@@ -7,10 +7,9 @@ use tokio::sync::{oneshot, watch};
 
 use super::api::EngineError;
 use super::shell::KeyShell;
-use super::slot::{CallResult, KeyCell, Listener};
+use super::slot::{CallOf, CallResult, KeyCell, Listener};
 use crate::key::machine::{Answer, Call, CallError, CallId, EntryStatus, Event, KeyError};
 use crate::lock::{Fence, KeyId, Seq, Tag};
-use crate::shares::NoShare;
 
 /// A call that was handed in. Dropping it tells the machine that nobody waits for it any longer; what it began goes on.
 pub(super) struct Asking {
@@ -110,17 +109,6 @@ impl Drop for Watching {
     }
 }
 
-/// Of whom a call is.
-#[derive(Clone)]
-pub(super) enum CallOf {
-    /// Of nobody in particular.
-    Nothing,
-    /// Of an entry, which it keeps alive.
-    Waiter(Seq),
-    /// Of one who has this share; empty: nobody's.
-    Share(Arc<str>),
-}
-
 impl KeyShell {
     fn cell(&self, id: &Arc<KeyId>) -> Result<Arc<KeyCell>, EngineError> {
         self.keys
@@ -133,19 +121,9 @@ impl KeyShell {
 
     /// Whether one who has this share may make an entry of a key.
     pub fn admit(&self, id: &KeyId, share_of: &str) -> Result<(), EngineError> {
-        let what = "active_keys_max";
-        self.keys
-            .admit(id, share_of)
-            .map_err(|no_share| match no_share {
-                NoShare::Full => EngineError::Exhausted {
-                    what,
-                    limit: self.keys.keys_max() as u64,
-                },
-                NoShare::ShareUsed => EngineError::ShareUsed {
-                    what,
-                    share: self.keys.share() as u64,
-                },
-            })
+        let admitted = self.keys.admit(id, share_of);
+        let most = self.keys.keys_max();
+        admitted.map_err(|no_share| EngineError::of_no_share(no_share, "active_keys_max", most))
     }
 
     /// Hands a call in.

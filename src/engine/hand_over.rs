@@ -7,10 +7,10 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 
-use super::ask::CallOf;
 use super::given::{Given, give_all};
 use super::peers::{Peer, Peers};
 use super::shell::KeyShell;
+use super::slot::CallOf;
 use crate::key::Home;
 use crate::key::machine::{Answer, Call};
 use crate::lock::{KeyId, ReplicaId};

@@ -11,7 +11,7 @@ use super::counters::Counters;
 use super::key_shares::KeyShares;
 use super::slot::{KeyCell, Slot};
 use crate::lock::KeyId;
-use crate::shares::{self, NoShare};
+use crate::shares::NoShare;
 
 const SHARDS_MIN: usize = 64;
 const SHARDS_MAX: usize = 1 << 16;
@@ -74,16 +74,11 @@ impl Keys {
         self.most
     }
 
-    /// What each client may have of the last tenth of them.
-    pub fn share(&self) -> usize {
-        shares::share(self.most)
-    }
-
-    /// Whether one with this identity may have an entry of a key that has none; of one that has some it may.
-    pub fn admit(&self, id: &KeyId, identity: &str) -> Result<(), NoShare> {
+    /// Whether one who has this share may have an entry of a key that has none; of one that has some it may.
+    pub fn admit(&self, id: &KeyId, share_of: &str) -> Result<(), NoShare> {
         let has_some = |cell: Arc<KeyCell>| cell.owner().is_some();
         match self.shares.is_scarce() && !self.find(id).is_some_and(has_some) {
-            true => self.shares.admit(identity),
+            true => self.shares.admit(share_of),
             false => Ok(()),
         }
     }

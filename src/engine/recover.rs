@@ -53,7 +53,7 @@ pub(super) async fn keep_sessions(sessions: &Sessions) -> Result<usize, EngineEr
     let (table, now) = (&sessions.table, sessions.time.now());
     for row in &open {
         // A limit that was lowered since ends none.
-        table.keep(row, now, table.reserve_own());
+        table.keep(row, now, table.reserve_own(&row.identity));
         table.note_inherited(row.id);
     }
     Ok(open.len())

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::activity::{Activity, Cause, GrantNoted};
+use super::activity::{Activity, Cause, GrantNoted, HolderNoted};
 use super::api::describe_end;
 use super::counters::Counters;
 use super::slot::{KeyCell, Slot};
 use crate::clock::Clock;
+use crate::key::Entry;
 use crate::key::machine::Report;
 use crate::lock::{KeyId, Seq};
 use crate::log_throttle::LogThrottle;
@@ -40,7 +41,7 @@ impl Reports {
     }
 
     /// A machine reports.
-    pub fn report(&self, cell: &KeyCell, slot: &Slot, report: &Report) {
+    pub fn report(&self, cell: &KeyCell, slot: &mut Slot, report: &Report) {
         match report {
             Report::Granted {
                 seq,
@@ -114,12 +115,30 @@ impl Reports {
             return;
         };
         let waiters = state.entries.len().saturating_sub(1);
-        let owner = state.holder().map(|holder| &*holder.owner);
-        let now = self.clock.boot();
-        self.activity.waiting(&cell.id, now, waiters, owner);
+        if let Some(holder) = self.holder(slot) {
+            let now = self.clock.boot();
+            self.activity.kept_on(&cell.id, now, waiters, holder);
+        }
     }
 
-    fn granted(&self, cell: &KeyCell, slot: &Slot, seq: Seq, at_once: bool) {
+    /// How long ago an entry was made, by the wall clocks of its creator and of this replica.
+    fn age(&self, entry: &Entry) -> Duration {
+        let age_ms = self.clock.wall_ms().saturating_sub(entry.created_at_ms);
+        Duration::from_millis(age_ms.max(0).unsigned_abs())
+    }
+
+    /// Who holds a key. Where another replica or an earlier process granted it, nobody knows when: it counts from when the entry
+    /// was made.
+    fn holder<'a>(&self, slot: &'a Slot) -> Option<HolderNoted<'a>> {
+        let holder = slot.machine.state()?.holder()?;
+        Some(HolderNoted {
+            owner: &holder.owner,
+            identity: &holder.identity,
+            held_for: self.age(holder).saturating_sub(slot.waited(holder.seq)),
+        })
+    }
+
+    fn granted(&self, cell: &KeyCell, slot: &mut Slot, seq: Seq, at_once: bool) {
         let Some(state) = slot.machine.state() else {
             return;
         };
@@ -131,16 +150,18 @@ impl Reports {
             false => &self.counters.volatile_grants,
         };
         Counters::add(granted, 1);
-        let waited = self.clock.wall_ms().saturating_sub(entry.created_at_ms);
+        let waited = self.age(entry);
         let grant = GrantNoted {
             cause: match at_once {
                 true => Cause::AtOnce,
                 false => Cause::Change,
             },
             owner: entry.owner.clone(),
-            waited: Duration::from_millis(waited.max(0).unsigned_abs()),
+            identity: entry.identity.clone(),
+            waited,
             waiters: state.entries.len().saturating_sub(1),
         };
+        slot.granted_after = Some((seq, waited));
         let now = self.clock.boot();
         self.activity.granted(&cell.id, now, grant);
     }
@@ -158,10 +179,9 @@ impl Reports {
             state.entries.len().saturating_sub(holders)
         });
         if std::mem::replace(&mut slot.waiters, waiters) != waiters {
-            let holder = slot.machine.state().and_then(|state| state.holder());
-            let owner = holder.map(|holder| &*holder.owner);
             let now = self.clock.boot();
-            self.activity.waiting(&cell.id, now, waiters, owner);
+            self.activity
+                .waiting(&cell.id, now, waiters, self.holder(slot));
         }
     }
 }

@@ -7,14 +7,13 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::ask::CallOf;
 use super::commits::Commits;
 use super::key_io::KeyIo;
 use super::keys::Keys;
 use super::local::Local;
 use super::reports::Reports;
 use super::sessions::{Attached, AttachedKeys, Sessions};
-use super::slot::{CallResult, KeyCell, Listener, PendingCall, Silence, Slot, SlotGuard};
+use super::slot::{CallOf, CallResult, KeyCell, Listener, PendingCall, Silence, Slot, SlotGuard};
 use super::time::Time;
 use super::values::Values;
 use crate::key::machine::{
@@ -120,13 +119,10 @@ impl KeyShell {
             slot.called = Some(now);
         }
         self.values.expire(&mut slot, now);
-        let waits_for = match of {
-            CallOf::Nothing => None,
-            CallOf::Waiter(seq) => Some(*seq),
-            CallOf::Share(share_of) => {
-                slot.share_of = Arc::clone(share_of);
-                None
-            }
+        let (waits_for, share_of) = match of {
+            CallOf::Nothing => (None, None),
+            CallOf::Waiter(seq) => (Some(*seq), None),
+            CallOf::Share(share_of) => (None, Some(Arc::clone(share_of))),
         };
         let keeps = waits_for
             .and_then(|seq| slot.sessions.get(&seq).copied())
@@ -135,6 +131,7 @@ impl KeyShell {
             listener,
             waits_for,
             keeps,
+            share_of,
         };
         slot.calls.insert(id, open);
         let of = call.of_entry();
@@ -149,7 +146,8 @@ impl KeyShell {
     /// Nobody waits for a call any longer.
     pub fn call_gone(self: &Arc<Self>, cell: &Arc<KeyCell>, call: CallId) {
         let mut slot = cell.slot();
-        if slot.calls.remove(&call).is_some() {
+        if let Some(gone) = slot.calls.remove(&call) {
+            slot.share_of_gone = gone.share_of.or(slot.share_of_gone.take());
             self.run(cell, &mut slot, Event::CallGone(call));
         }
         self.leave(cell, slot);
@@ -328,6 +326,12 @@ impl KeyShell {
             Ok(Answer::Held { entry, .. }) => Some(*entry),
             Ok(_) | Err(_) => None,
         };
+        if let Ok(Answer::Held { entry, .. } | Answer::Waiting { entry, .. }) = &answer {
+            let open = slot.calls.get_mut(&call);
+            if let Some(share_of) = open.and_then(|open| open.share_of.take()) {
+                slot.note_share(entry.seq, share_of);
+            }
+        }
         let is_watching = matches!(answer, Ok(Answer::Watching { .. }));
         let is_lost = match slot.calls.get_mut(&call).map(|open| &mut open.listener) {
             Some(Listener::Watch { begun, .. }) if is_watching => {

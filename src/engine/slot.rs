@@ -45,6 +45,19 @@ pub(super) struct PendingCall {
     pub waits_for: Option<Seq>,
     /// Keeps the session alive that this entry lives by.
     pub keeps: Option<OpenCall>,
+    /// Whose share the entry uses that it makes, where that is known.
+    pub share_of: Option<Arc<str>>,
+}
+
+/// Of whom a call is.
+#[derive(Clone)]
+pub(super) enum CallOf {
+    /// Of nobody in particular.
+    Nothing,
+    /// Of an entry, which it keeps alive.
+    Waiter(Seq),
+    /// Of one who has this share; empty: nobody's.
+    Share(Arc<str>),
 }
 
 /// How long nothing is answered of a key whose machine was lost (H11).
@@ -72,6 +85,8 @@ pub(super) struct Slot {
     pub alarm: Option<AlarmAt>,
     /// How many waited when this was noted for operators.
     pub waiters: usize,
+    /// The holder that was granted the key here last, and how long it had waited for that.
+    pub granted_after: Option<(Seq, Duration)>,
     /// When it was used last, by CLOCK_BOOTTIME.
     pub used: Duration,
     /// When a client called last, as far as that is remembered, by CLOCK_BOOTTIME.
@@ -95,8 +110,10 @@ pub(super) struct Slot {
     pub is_queued: bool,
     /// The entry that was first when it was noted whose the key is.
     pub first: Option<Seq>,
-    /// Whose share the latest create used; empty: nobody's.
-    pub share_of: Arc<str>,
+    /// Whose shares the entries use that wait, where they name no identity.
+    pub shares: BTreeMap<Seq, Arc<str>>,
+    /// That of the latest create whose caller did not wait for the answer: it may make an entry all the same.
+    pub share_of_gone: Option<Arc<str>>,
 }
 
 /// One key.
@@ -314,6 +331,9 @@ struct PackedSlot {
     is_queued: bool,
     #[prost(uint64, optional, tag = "10")]
     read_at: Option<u64>,
+    /// In milliseconds.
+    #[prost(uint64, tag = "11")]
+    waited_ms: u64,
 }
 
 impl Slot {
@@ -328,6 +348,7 @@ impl Slot {
             lost_sessions: BTreeMap::new(),
             alarm: None,
             waiters: 0,
+            granted_after: None,
             used: Duration::ZERO,
             called: None,
             home_since: None,
@@ -340,12 +361,30 @@ impl Slot {
             users: Users::default(),
             is_queued: false,
             first: None,
-            share_of: Arc::from(""),
+            shares: BTreeMap::new(),
+            share_of_gone: None,
         }
     }
 
-    /// Notes whose the key is: of the identity whose live entry is first; where that has none, of the machine that the latest create came
-    /// from, as far as that is remembered. (An entry does not say where it came from: most often it is the same one.)
+    /// Notes whose share an entry uses that was made, or found again.
+    pub fn note_share(&mut self, seq: Seq, share_of: Arc<str>) {
+        if share_of.is_empty() {
+            return;
+        }
+        self.shares.insert(seq, share_of);
+        if self.first == Some(seq) {
+            // As whose it was noted was not known yet.
+            self.first = None;
+        }
+        let entries = self.machine.state().map(|state| &state.entries);
+        if self.shares.len() > entries.map_or(0, |entries| entries.len()) {
+            let lives = |seq: &Seq| entries.is_some_and(|all| all.iter().any(|e| e.seq == *seq));
+            self.shares.retain(|seq, _| lives(seq));
+        }
+    }
+
+    /// Notes whose the key is: of the identity whose live entry is first; where that has none, of the machine that this came from, as far as
+    /// that is known.
     pub fn note_owner(&mut self, cell: &KeyCell, shares: &KeyShares) {
         let state = self.machine.state().filter(|_| !self.removed);
         let first = state.and_then(|state| state.entries.front());
@@ -353,17 +392,29 @@ impl Slot {
         if seq == self.first && first.is_some() == cell.owner().is_some() {
             return;
         }
+        let from = seq.and_then(|seq| self.shares.remove(&seq));
+        let from = from.or_else(|| self.share_of_gone.clone());
         let owner = first.and_then(|first| {
             shares.add(match &*first.identity {
-                "" => &self.share_of,
+                "" => from.as_deref().unwrap_or_default(),
                 identity => identity,
             })
         });
         self.first = seq;
+        if first.is_none() {
+            self.shares.clear();
+            self.share_of_gone = None;
+        }
         let number = owner.map_or(0, Owner::get);
         if let Some(before) = Owner::new(cell.owner.swap(number, Ordering::Relaxed)) {
             shares.remove(before);
         }
+    }
+
+    /// How long the holder had waited when it was granted the key; zero where that was not here.
+    pub fn waited(&self, holder: Seq) -> Duration {
+        let granted = self.granted_after.filter(|(seq, _)| *seq == holder);
+        granted.map_or(Duration::ZERO, |(_, waited)| waited)
     }
 
     /// Whether the value is to be read again for the next one who needs it.
@@ -385,6 +436,8 @@ impl Slot {
         if !is_quiet || self.sessions.len() != 1 {
             return None;
         }
+        let holder = self.machine.state().and_then(|state| state.holder());
+        let waited = holder.map_or(Duration::ZERO, |holder| self.waited(holder.seq));
         let packed = PackedSlot {
             machine: self.machine.pack()?,
             generation: self.generation,
@@ -396,6 +449,7 @@ impl Slot {
             users: self.users.to_packed(),
             is_queued: self.is_queued,
             read_at: self.read_at.map(nanos),
+            waited_ms: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
         };
         Some(packed.encode_to_vec().into_boxed_slice())
     }
@@ -412,6 +466,8 @@ impl Slot {
         };
         let entries = machine.state().into_iter().flat_map(|state| &state.entries);
         slot.first = entries.clone().map(|entry| entry.seq).next();
+        let waited = Duration::from_millis(packed.waited_ms);
+        slot.granted_after = slot.first.map(|first| (first, waited));
         slot.sessions = entries
             .filter_map(|entry| match entry.liveness {
                 Liveness::Session(session) => Some((entry.seq, session)),

@@ -52,7 +52,8 @@ pub fn activity(did: ReplicaActivity, answering: ReplicaId) -> proto::ReplicaAct
     // A page of a listing is as large: the answers of many replicas go into one message.
     let mut bytes = 0;
     let fits = |key: &BusyKey| {
-        bytes += key.id.key.as_str().len() + key.owner.len() + PER_KEY_BYTES;
+        let of_holder = key.owner.len() + key.identity.len();
+        bytes += key.id.key.as_str().len() + of_holder + PER_KEY_BYTES;
         bytes <= BUSIEST_BYTES_MAX
     };
     let busiest = did.busiest.into_iter().take_while(fits);
@@ -63,6 +64,7 @@ pub fn activity(did: ReplicaActivity, answering: ReplicaId) -> proto::ReplicaAct
         waiters: count(key.waiters),
         last_minute: Some(turns(key.last_minute)),
         held_for: key.held_for.map(duration),
+        identity: key.identity.into(),
     });
     proto::ReplicaActivity {
         replica: Some(replica(did.row, answering)),
@@ -330,6 +332,7 @@ pub fn session(session: DescribedSession) -> proto::SessionInfo {
         lock_refs: count(session.lock_refs),
         replica: session.row.replica.to_string(),
         owner: session.row.owner,
+        identity: session.row.identity,
         create_time: Some(timestamp(session.row.created_at_ms)),
     }
 }

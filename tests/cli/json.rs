@@ -57,6 +57,8 @@ fn locks_are_shown_with_the_names_of_the_contract() {
     ];
     assert_eq!(names(holding), entry);
     assert_eq!(holding["owner"], json!("billing"));
+    // A label is no identity.
+    assert_eq!(holding["identity"], json!(""));
     assert_eq!(holding["ttl"], json!("20s"));
     assert_eq!(holding["state"], json!("LOCK_STATE_HELD"));
     assert_eq!(holding["durable"], json!(true));

@@ -116,6 +116,7 @@ fn sessions_are_listed_with_what_lets_nobody_act() {
     let all = [
         "create_time",
         "disconnect_grace",
+        "identity",
         "lease_left",
         "lock_refs",
         "owner",
@@ -131,6 +132,9 @@ fn sessions_are_listed_with_what_lets_nobody_act() {
     let shown = world.text(&["sessions"]);
     let row = shown.lines().nth(1).unwrap();
     assert!(row.contains("billing"), "{shown}");
+    // Nobody has one here.
+    assert_eq!(one["identity"], json!(""));
+    assert!(!shown.contains("IDENTITY"), "{shown}");
     let id = row.split_whitespace().next().unwrap();
     assert_eq!(one["session_id"], json!(id));
     assert_eq!(
@@ -143,9 +147,15 @@ fn sessions_are_listed_with_what_lets_nobody_act() {
         world.text(&ends),
         format!("{id} ended, with all that lived by it\n")
     );
-    assert_eq!(world.text(&ends), format!("{id} had ended before\n"));
+    let again = format!("{id} had ended before, or never was\n");
+    assert_eq!(world.text(&ends), again);
     let json = world.json(&ends);
     assert_eq!(json, json!({ "session_id": id, "already_ended": true }));
+    let mistyped = "7d9f0b6e-5c1a-4f0e-9a55-0c1f5b8f2a11";
+    assert_eq!(
+        world.text(&["sessions", "end", mistyped, "--reason", "lost"]),
+        format!("{mistyped} had ended before, or never was\n")
+    );
     until(|| world.queue("k") == (0, 0));
     let garbage = world.run(&["sessions", "end", "garbage", "--reason", "r"]);
     assert_eq!(garbage.status.code(), Some(64), "{garbage:?}");

@@ -193,6 +193,16 @@ REPLICA VOLATILE DURABLE COMMITS IN DOUBT TAKEN RECEIVED GIVEN FORGOTTEN
         (&"hot".into(), &"billing".into())
     );
     assert_eq!(keys[0]["last_minute"]["count"], 3);
+    let of_a_key = [
+        "held_for",
+        "identity",
+        "key",
+        "last_minute",
+        "owner",
+        "table",
+        "waiters",
+    ];
+    assert_eq!(names(&keys[0]), of_a_key);
 }
 
 #[test]

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use fermata::engine::{CreateCall, EngineError, KeyFilter};
+use fermata::engine::{CreateCall, EngineError, KeyFilter, SessionCall};
 use fermata::limits::Limits;
 use fermata::lock::Key;
+use uuid::Uuid;
 
-use super::world::{World, call, key, soon, until};
+use super::world::{World, call, key, session_call, soon, until};
 
 async fn of(active_keys_max: usize) -> World {
     World::with(Limits {
@@ -151,6 +152,41 @@ async fn one_client_leaves_a_tenth_of_the_keys_to_others_also_after_a_restart() 
         SHARE_USED
     );
     create(&world, three, "three").await.unwrap();
+}
+
+#[tokio::test]
+async fn one_client_leaves_a_tenth_of_the_sessions_to_others_also_after_a_restart() {
+    let limits = || Limits {
+        sessions_max: 20,
+        ..Limits::default()
+    };
+    let world = World::with(limits()).await;
+    let open = async |world: &World, who: &str| {
+        let call = SessionCall {
+            identity: who.to_owned(),
+            share_of: who.into(),
+            ..session_call(Uuid::new_v4(), 600_000)
+        };
+        soon(world.engine.open_session(call)).await.map(|_| ())
+    };
+    let share_used = Err(EngineError::ShareUsed {
+        what: "sessions_max",
+        share: 1,
+    });
+    for _ in 0..18 {
+        open(&world, "greedy").await.unwrap();
+    }
+    assert_eq!(open(&world, "greedy").await, share_used);
+    let world = world.restart_with(limits()).await;
+    assert_eq!(open(&world, "greedy").await, share_used);
+    for who in ["one", "two"] {
+        open(&world, who).await.unwrap();
+    }
+    let full = Err(EngineError::Exhausted {
+        what: "sessions_max",
+        limit: 20,
+    });
+    assert_eq!(open(&world, "three").await, full);
 }
 
 #[tokio::test]

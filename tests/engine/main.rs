@@ -13,6 +13,7 @@ mod clock_off;
 mod drops;
 mod faults;
 mod faulty;
+mod held_for;
 #[path = "../support/history/mod.rs"]
 mod history;
 mod keep_alive;

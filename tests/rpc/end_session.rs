@@ -5,8 +5,8 @@ use std::time::Duration;
 use fermata::engine::{LeaseId, SessionCall};
 use fermata::lock::SessionId;
 use fermata_proto::{
-    CriticalGetRequest, EndSessionRequest, ListSessionsRequest, LockState, OpenSessionRequest,
-    RenewSessionRequest,
+    CriticalGetRequest, DescribeActivityRequest, EndSessionRequest, ListSessionsRequest, LockState,
+    OpenSessionRequest, RenewSessionRequest,
 };
 use tonic::Code;
 use uuid::Uuid;
@@ -55,9 +55,9 @@ async fn who_may_do_so_for_all_keys_ends_a_session_of_somebody_else_with_all_tha
     let behind = behind.await.unwrap().into_inner();
     assert_eq!(behind.state(), LockState::Waiting);
     let listed = admin.list_sessions(by(&ops, ListSessionsRequest::default()));
-    let id = listed.await.unwrap().into_inner().sessions[0]
-        .session_id
-        .clone();
+    let listed = listed.await.unwrap().into_inner().sessions.remove(0);
+    assert_eq!(listed.identity, "billing");
+    let id = listed.session_id;
 
     // Neither its own client, by what is shown, nor who may end locks of some keys only.
     for who in [&billing, &orders] {
@@ -92,6 +92,35 @@ async fn who_may_do_so_for_all_keys_ends_a_session_of_somebody_else_with_all_tha
     assert_eq!(next.into_inner().state(), LockState::Held);
     let again = admin.end_session(by(&ops, end(&id))).await.unwrap();
     assert!(again.into_inner().already_ended);
+}
+
+#[tokio::test]
+async fn operators_see_who_opened_a_session_and_who_holds_a_key_by_whatever_label() {
+    let (billing, ops) = (token("billing"), token("ops"));
+    let files = Files::new(&[&billing, &ops], RULES);
+    let world = World::with_access(files.access.clone()).await;
+    let (mut client, mut admin) = (world.client().await, world.admin().await);
+    let open = OpenSessionRequest {
+        owner: "orders".to_owned(),
+        ..Default::default()
+    };
+    let opened = client.open_session(by(&billing, open)).await.unwrap();
+    let session = opened.into_inner().session;
+    let held = client.create_lock_ref(by(&billing, create("k", &session)));
+    held.await.unwrap();
+    let listed = admin.list_sessions(by(&ops, ListSessionsRequest::default()));
+    let listed = listed.await.unwrap().into_inner().sessions.remove(0);
+    assert_eq!(
+        (listed.owner.as_str(), listed.identity.as_str()),
+        ("orders", "billing")
+    );
+    let did = admin.describe_activity(by(&ops, DescribeActivityRequest::default()));
+    let did = did.await.unwrap().into_inner();
+    let busiest = &did.replicas[0].busiest_keys[0];
+    assert_eq!(
+        (busiest.key.as_str(), busiest.identity.as_str()),
+        ("k", "billing")
+    );
 }
 
 #[tokio::test]

@@ -190,7 +190,7 @@ impl Client {
     }
 
     /// Closes a session whatever its client thinks, and ends what lives by it; by its id, as [`Client::list_sessions`] shows it, or by its text.
-    /// The reason is written into the audit log. True if it had ended before.
+    /// The reason is written into the audit log. True if it had ended before, or never was.
     pub async fn end_session(
         &self,
         session_id: &str,

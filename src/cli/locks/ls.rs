@@ -2,16 +2,19 @@
 
 use std::time::SystemTime;
 
-use fermata_command::output::{Format, Table, colour, print_json, print_text};
+use fermata_command::output::{Format, colour, print_json, print_text};
 use fermata_command::{Failure, Remote};
 use fermata_proto as proto;
 
-use super::{age, durability, lease_left, short};
+use super::{IDENTITY, age, durability, lease_left, short, with_identities};
 use crate::cli::views;
 
 const HELP: &str = "\
 Exit status: 0; 64 malformed; 66 no such table; 69 no server; 75 a limit is
 reached, or the server is overloaded; 77 not allowed.
+
+OWNER is a label that the client gave itself. IDENTITY is who that is, as far
+as the server knows; there is no such column where clients have none.
 
 DURABILITY says whether the lock survives a crash of the replica that serves
 its key, which is HOME: a volatile one is only in the memory of that replica.
@@ -59,30 +62,32 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 }
 
 fn list(locks: &[proto::LockSummary], now: SystemTime, colour: bool) -> String {
-    let mut table = Table::new(&[
+    let columns = [
         "KEY",
         "OWNER",
+        IDENTITY,
         "AGE",
         "LEASE LEFT",
         "WAITERS",
         "DURABILITY",
         "HOME",
         "ENTRY",
-    ]);
-    for lock in locks {
+    ];
+    let rows = locks.iter().map(|lock| {
         let holder = lock.holder.clone().unwrap_or_default();
-        table.row(vec![
+        vec![
             lock.key.clone(),
             holder.owner.clone(),
+            holder.identity.clone(),
             age(holder.create_time, now),
             lease_left(holder.lease_left),
             lock.waiters.to_string(),
             durability(&holder),
             short(&holder.home),
             holder.name,
-        ]);
-    }
-    table.render(colour)
+        ]
+    });
+    with_identities(&columns, rows.collect()).render(colour)
 }
 
 #[cfg(test)]
@@ -116,6 +121,27 @@ mod tests {
              a    billing  1m30s  27.2s       2        durable     00000001  default/a#1\n\
              b    billing  1m30s  27.2s       2        volatile    00000001  default/a#1\n\
              c    -        -      -           2        -           -         -\n"
+        );
+    }
+
+    #[test]
+    fn who_holds_a_key_is_shown_beside_the_label_where_anybody_has_an_identity() {
+        let known = proto::QueueEntry {
+            identity: "mallory".to_owned(),
+            ..holder()
+        };
+        let locks = [known, holder()].map(|holder| proto::LockSummary {
+            table: "default".to_owned(),
+            key: "a".to_owned(),
+            holder: Some(holder),
+            waiters: 0,
+        });
+        let now = UNIX_EPOCH + Duration::from_secs(190);
+        assert_eq!(
+            list(&locks, now, false),
+            "KEY  OWNER    IDENTITY  AGE    LEASE LEFT  WAITERS  DURABILITY  HOME      ENTRY\n\
+             a    billing  mallory   1m30s  27.2s       0        durable     00000001  default/a#1\n\
+             a    billing  -         1m30s  27.2s       0        durable     00000001  default/a#1\n"
         );
     }
 }

@@ -7,6 +7,7 @@ mod top;
 
 use std::time::{Duration, SystemTime};
 
+use fermata_command::output::Table;
 use fermata_command::{Failure, Remote, Span};
 use fermata_proto as proto;
 
@@ -51,6 +52,27 @@ pub async fn run(args: Args, before: &Remote) -> Result<u8, Failure> {
 /// Enough of a UUID to tell it from a few others.
 pub fn short(uuid: &str) -> String {
     uuid.split('-').next().unwrap_or_default().to_owned()
+}
+
+/// Who somebody is, as far as the server knows.
+pub const IDENTITY: &str = "IDENTITY";
+
+/// A table of these columns and rows; without the column [`IDENTITY`] where no row has one.
+pub fn with_identities(columns: &[&str], mut rows: Vec<Vec<String>>) -> Table {
+    let mut columns = columns.to_vec();
+    let at = columns.iter().position(|column| *column == IDENTITY);
+    let is_empty = |at: &usize| rows.iter().all(|row| row[*at].is_empty());
+    if let Some(at) = at.filter(is_empty) {
+        columns.remove(at);
+        for row in &mut rows {
+            row.remove(at);
+        }
+    }
+    let mut table = Table::new(&columns);
+    for row in rows {
+        table.row(row);
+    }
+    table
 }
 
 /// How long ago this was, by the clocks of two machines.

@@ -6,13 +6,16 @@ use fermata_command::output::{Format, Table, colour, one_line, padded, print_jso
 use fermata_command::{Failure, Remote};
 use fermata_proto as proto;
 
-use super::{age, durability, lease_left};
+use super::{IDENTITY, age, durability, lease_left, with_identities};
 use crate::cli::views;
 
 const HELP: &str = "\
 Exit status: 0 (also where nobody holds the key); 64 malformed; 66 no such
 table; 69 no server; 75 a limit is reached, or the server is overloaded; 77 not
 allowed.
+
+OWNER is a label that the client gave itself. IDENTITY is who that is, as far
+as the server knows; there is no such column where clients have none.
 
 DURABILITY says of each entry whether it survives a crash of the key's home.
 What comes from the row only lacks what the home has in memory alone: it was
@@ -112,13 +115,13 @@ fn entries(lock: &proto::DescribeLockResponse, now: SystemTime) -> Table {
         "STATE",
         "ENTRY",
         "OWNER",
+        IDENTITY,
         "AGE",
         "LEASE LEFT",
         "FENCING TOKEN",
         "DURABILITY",
     ];
-    let mut table = Table::new(&columns);
-    for entry in lock.holders.iter().chain(&lock.waiters) {
+    let rows = lock.holders.iter().chain(&lock.waiters).map(|entry| {
         let state = match proto::LockState::try_from(entry.state) {
             Ok(proto::LockState::Held) => "held",
             Ok(proto::LockState::Waiting) => "waiting",
@@ -131,17 +134,18 @@ fn entries(lock: &proto::DescribeLockResponse, now: SystemTime) -> Table {
             0 => String::new(),
             token => token.to_string(),
         };
-        table.row(vec![
+        vec![
             state.to_owned(),
             entry.name.clone(),
             entry.owner.clone(),
+            entry.identity.clone(),
             age(entry.create_time, now),
             lease_left(entry.lease_left),
             token,
             durability(entry),
-        ]);
-    }
-    table
+        ]
+    });
+    with_identities(&columns, rows.collect())
 }
 
 /// Who serves the key, and where that takes calls, as far as it is known to live.
@@ -210,6 +214,28 @@ mod tests {
              held     default/a#1  billing  1s   27.2s       7              durable\n\
              waiting  default/a#1  billing  1s   27.2s       -              volatile\n\
              and 2 more\n"
+        );
+    }
+
+    #[test]
+    fn who_holds_and_who_waits_is_shown_beside_the_label() {
+        let lock = proto::DescribeLockResponse {
+            holders: vec![holder()],
+            waiters: vec![proto::QueueEntry {
+                state: proto::LockState::Waiting.into(),
+                fencing_token: 0,
+                identity: "mallory".to_owned(),
+                ..holder()
+            }],
+            waiter_count: 1,
+            ..proto::DescribeLockResponse::default()
+        };
+        let now = UNIX_EPOCH + Duration::from_secs(101);
+        assert_eq!(
+            entries(&lock, now).render(false),
+            "STATE    ENTRY        OWNER    IDENTITY  AGE  LEASE LEFT  FENCING TOKEN  DURABILITY\n\
+             held     default/a#1  billing  -         1s   27.2s       7              durable\n\
+             waiting  default/a#1  billing  mallory   1s   27.2s       -              durable\n"
         );
     }
 

@@ -53,7 +53,7 @@ pub(in super::super) async fn open(
         return Err(error);
     };
     if is_new {
-        let reserved = reserved.unwrap_or_else(|| table.reserve_own());
+        let reserved = reserved.unwrap_or_else(|| table.reserve_own(&share_of));
         if !table.keep(&found, sessions.time.now(), reserved) {
             return Err(EngineError::changing_keeper());
         }

@@ -228,29 +228,34 @@ impl SessionTable {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps room for one more session of whom this names, where it names one.
-    pub fn reserve(&self, share_of: &Arc<str>) -> Result<Reservation<'_>, NoShare> {
+    /// Keeps room for a new session of whom this names, where it names one.
+    pub fn reserve(&self, share_of: &str) -> Result<Reservation<'_>, NoShare> {
         let mut inner = self.inner();
-        let all = inner.kept.saturating_add(inner.reserved);
         let have = inner.shares.get(share_of).copied().unwrap_or(0);
-        shares::admit(all, have, self.sessions_max)?;
-        inner.reserved += 1;
-        if !share_of.is_empty() {
-            *inner.shares.entry(Arc::clone(share_of)).or_default() += 1;
+        shares::admit(inner.all(), have, self.sessions_max)?;
+        Ok(self.reserved(&mut inner, share_of))
+    }
+
+    /// The same, for one that another replica kept: it is open, and counts, but is not refused for its share.
+    pub fn reserve_open(&self, share_of: &str) -> Result<Reservation<'_>, NoShare> {
+        let mut inner = self.inner();
+        match inner.all() < self.sessions_max {
+            true => Ok(self.reserved(&mut inner, share_of)),
+            false => Err(NoShare::Full),
         }
-        drop(inner);
-        Ok(Reservation {
-            table: self,
-            share_of: Arc::clone(share_of),
-        })
     }
 
     /// The same, for one that is this replica's by its row: above the limit, if need be, for nobody else can keep it.
-    pub fn reserve_own(&self) -> Reservation<'_> {
-        self.inner().reserved += 1;
+    pub fn reserve_own(&self, share_of: &str) -> Reservation<'_> {
+        let mut inner = self.inner();
+        self.reserved(&mut inner, share_of)
+    }
+
+    fn reserved(&self, inner: &mut KnownSessions, share_of: &str) -> Reservation<'_> {
+        inner.reserved += 1;
         Reservation {
             table: self,
-            share_of: Arc::from(""),
+            share_of: inner.add_share(share_of),
         }
     }
 
@@ -498,6 +503,21 @@ impl KnownSessions {
         if self.sessions.get(&session).is_some_and(Known::is_done) {
             self.done.insert(session);
         }
+    }
+
+    /// How many are kept here, or may be soon.
+    fn all(&self) -> usize {
+        self.kept.saturating_add(self.reserved)
+    }
+
+    /// One more of whom this names, where it names one.
+    fn add_share(&mut self, share_of: &str) -> Arc<str> {
+        let known = self.shares.get_key_value(share_of);
+        let share_of = known.map_or_else(|| Arc::from(share_of), |(known, _)| Arc::clone(known));
+        if !share_of.is_empty() {
+            *self.shares.entry(Arc::clone(&share_of)).or_default() += 1;
+        }
+        share_of
     }
 
     /// One less of whom this names.

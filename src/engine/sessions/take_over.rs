@@ -9,7 +9,7 @@ use super::registry::Sessions;
 use crate::engine::api::EngineError;
 use crate::engine::peers::Presence;
 use crate::lock::{ReplicaId, SessionId};
-use crate::shares::{self, NoShare};
+use crate::shares::NoShare;
 use crate::store::{HandOverRequest, HandOverSubject, SessionRow, SessionSwap};
 
 /// How long a session that was asked for through the store is waited for.
@@ -22,17 +22,7 @@ const SETTLES_WITHIN: Duration = Duration::from_secs(1);
 const BACK_OFF_MAX: u32 = 3;
 
 pub(super) fn too_many(sessions: &Sessions, no_share: NoShare) -> EngineError {
-    let limit = sessions.table.sessions_max();
-    match no_share {
-        NoShare::Full => EngineError::Exhausted {
-            what: "sessions_max",
-            limit: limit as u64,
-        },
-        NoShare::ShareUsed => EngineError::ShareUsed {
-            what: "sessions_max",
-            share: shares::share(limit) as u64,
-        },
-    }
+    EngineError::of_no_share(no_share, "sessions_max", sessions.table.sessions_max())
 }
 
 /// Looks for a session that this replica does not keep: `Elsewhere` with its keeper; `Ok` where this replica is that,
@@ -67,11 +57,13 @@ pub(in super::super) async fn take_row(
     row: SessionRow,
 ) -> Result<bool, EngineError> {
     let table = &sessions.table;
+    // From which address it was opened is not known any more: such a one is nobody's.
+    let share_of = row.identity.as_str();
     let reserved = match row.replica == sessions.local.id {
-        true => table.reserve_own(),
+        true => table.reserve_own(share_of),
         // Another replica may have room for it.
         false => {
-            let reserved = table.reserve(&Arc::from(""));
+            let reserved = table.reserve_open(share_of);
             reserved.map_err(|no_share| too_many(sessions, no_share))?
         }
     };

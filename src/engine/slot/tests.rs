@@ -89,6 +89,7 @@ fn held() -> KeyCell {
     slot.home_since = Some(seconds(49));
     slot.served = Some((Seq(1), seconds(50)));
     slot.read_at = Some(seconds(48));
+    slot.granted_after = Some((Seq(1), seconds(3)));
     slot.users.note("b", "a", 7, seconds(9));
     drop(slot);
     cell
@@ -112,6 +113,10 @@ fn one_that_is_packed_is_the_same_when_it_is_needed() {
     assert_eq!(slot.home_since, Some(seconds(49)));
     assert_eq!(slot.served, Some((Seq(1), seconds(50))));
     assert_eq!(slot.read_at, Some(seconds(48)));
+    assert_eq!(
+        (slot.waited(Seq(1)), slot.waited(Seq(2))),
+        (seconds(3), seconds(0))
+    );
     let mut users = Users::default();
     users.note("b", "a", 7, seconds(9));
     assert_eq!(slot.users, users);
@@ -143,6 +148,7 @@ fn one_that_anything_waits_for_is_not_packed() {
                 listener: Listener::Answer(listener),
                 waits_for: None,
                 keeps: None,
+                share_of: None,
             };
             slot.calls.insert(CallId(2), open);
         },
@@ -199,6 +205,7 @@ fn news_of_a_grant_that_nobody_watches_any_more_are_lost() {
         listener: Listener::Watch { begun: None, news },
         waits_for: None,
         keeps: None,
+        share_of: None,
     };
     let mut slot = cell.slot();
     slot.calls.insert(CallId(1), open);

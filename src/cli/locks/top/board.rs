@@ -86,9 +86,11 @@ impl Waits {
 pub struct BoardKey {
     pub table: String,
     pub key: String,
-    /// Of the latest holders that the replicas granted the lock to, the one at the replica that granted most. Which of
-    /// them is the latest of all no replica knows.
+    /// Of the latest holders that the replicas know of, the one at the replica that granted most. Which of them is the latest
+    /// of all no replica knows.
     pub owner: String,
+    /// Who that is, as far as the server knows.
+    pub identity: String,
     /// How many replicas name another one.
     pub other_owners: usize,
     pub waiters: u32,
@@ -234,8 +236,8 @@ fn granted(grants: &proto::GrantCounts) -> u64 {
 /// A key while its replicas are put together.
 struct Merged<'a> {
     key: BoardKey,
-    /// The owners that they name, and how often each was granted the lock by those that name it.
-    owners: HashMap<&'a str, u64>,
+    /// The holders that they name, by label and identity, and how often those that name one granted the lock.
+    holders: HashMap<(&'a str, &'a str), u64>,
 }
 
 impl<'a> Merged<'a> {
@@ -245,12 +247,13 @@ impl<'a> Merged<'a> {
                 table: activity.table.clone(),
                 key: activity.key.clone(),
                 owner: String::new(),
+                identity: String::new(),
                 other_owners: 0,
                 waiters: 0,
                 held_for: None,
                 waits: Waits::default(),
             },
-            owners: HashMap::new(),
+            holders: HashMap::new(),
         }
     }
 
@@ -260,14 +263,17 @@ impl<'a> Merged<'a> {
         self.key.waiters = self.key.waiters.max(activity.waiters);
         self.key.held_for = self.key.held_for.max(span(activity.held_for));
         let granted = activity.last_minute.map_or(0, |turns| turns.count);
-        *self.owners.entry(&activity.owner).or_default() += granted;
+        let holder = (&*activity.owner, &*activity.identity);
+        *self.holders.entry(holder).or_default() += granted;
     }
 
     fn done(mut self) -> BoardKey {
-        let named = self.owners.iter();
-        let busiest = named.max_by_key(|(owner, granted)| (**granted, Reverse(**owner)));
-        self.key.owner = busiest.map_or_else(String::new, |(owner, _)| (*owner).to_owned());
-        self.key.other_owners = self.owners.len().saturating_sub(1);
+        let named = self.holders.iter();
+        let busiest = named.max_by_key(|(holder, granted)| (**granted, Reverse(**holder)));
+        if let Some(((owner, identity), _)) = busiest {
+            (self.key.owner, self.key.identity) = ((*owner).to_owned(), (*identity).to_owned());
+        }
+        self.key.other_owners = self.holders.len().saturating_sub(1);
         self.key
     }
 }

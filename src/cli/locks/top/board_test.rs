@@ -21,6 +21,7 @@ pub fn key(key: &str, owner: &str, count: u64, waiters: u32) -> proto::KeyActivi
         waiters,
         last_minute: turns(count, 2, 5),
         held_for: None,
+        identity: String::new(),
     }
 }
 
@@ -113,6 +114,22 @@ fn a_key_of_several_replicas_is_one_key_and_the_busiest_is_first() {
     assert_eq!(longest, Some(Duration::from_secs(5)));
     assert_eq!(board.waits.count, 17);
     assert_eq!(board.sessions, 6);
+}
+
+#[test]
+fn a_label_is_not_taken_for_the_one_who_gave_it_itself() {
+    let by = |identity: &str, count| proto::KeyActivity {
+        identity: identity.to_owned(),
+        ..key("a", "billing", count, 1)
+    };
+    let replicas = vec![
+        replica(1, 9, vec![by("mallory", 2)]),
+        replica(2, 9, vec![by("billing", 3)]),
+    ];
+    let board = Board::new(snapshot(1, replicas), None, &choice("", 9));
+    let key = &board.keys[0];
+    let named = (key.owner.as_str(), key.identity.as_str());
+    assert_eq!((named, key.other_owners), (("billing", "billing"), 1));
 }
 
 #[test]

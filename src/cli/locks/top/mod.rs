@@ -29,6 +29,11 @@ held longest while others wait, then those that changed hands most often in
 the last minute; for what is only held see `fermata locks ls`. Keys of all
 tables are in it, unless --table names one. Times are UTC.
 
+OWNER is a label that the client gave itself. IDENTITY is who that is, as far
+as the server knows; there is no such column where clients have none. HELD of
+a holder that another replica, or an earlier process, granted the lock to
+counts from when its lockRef was made.
+
 Keys: q or Esc quits, p pauses, h shows what the replicas counted as homes of
 keys since their start, j and k, arrows, pages scroll, ? tells what the columns
 mean.

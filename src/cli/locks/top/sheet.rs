@@ -7,6 +7,7 @@ use fermata_command::output::{Table, cell, padded, width as columns_of};
 use fermata_proto::HomeCounts;
 
 use super::board::{Board, Rates};
+use crate::cli::locks::IDENTITY;
 
 /// A key or a label takes no more than this where the others need the room.
 const LONG_MAX: usize = 40;
@@ -31,15 +32,18 @@ const fn column(title: &'static str, leaves: u8, means: &'static str) -> Column 
     }
 }
 
-/// The first one only where a key is not of the default table.
-const KEYS: [Column; 8] = [
-    column("TABLE", 3, "the table of the key"),
+const TABLE: &str = "TABLE";
+
+/// [`TABLE`] only where a key is not of the default one, [`IDENTITY`] only where a holder has one.
+const KEYS: [Column; 9] = [
+    column(TABLE, 4, "the table of the key"),
     column("KEY", 0, "waited for, or changed hands in the last minute"),
     column(
         "OWNER",
         2,
-        "the latest holder; +1: another replica says another",
+        "the label of the latest holder; +1: another replica says another",
     ),
+    column(IDENTITY, 3, "who that is, as far as the server knows"),
     column("WAITERS", 0, "how many wait behind the holder"),
     column(
         "HELD",
@@ -51,8 +55,8 @@ const KEYS: [Column; 8] = [
         0,
         "how often it was granted in the last minute",
     ),
-    column("MEAN WAIT", 4, "from entry to grant, of those grants"),
-    column("LONGEST", 5, "the longest of these waits"),
+    column("MEAN WAIT", 5, "from entry to grant, of those grants"),
+    column("LONGEST", 6, "the longest of these waits"),
 ];
 
 const REPLICAS: [Column; 10] = [
@@ -116,24 +120,33 @@ impl Sheet {
     /// The busiest keys.
     pub fn keys(board: &Board) -> Sheet {
         let tables = board.keys.iter().any(|key| key.table != "default");
-        let from = usize::from(!tables);
-        let mut sheet = Sheet::new(&KEYS[from..]);
+        let identities = board.keys.iter().any(|key| !key.identity.is_empty());
+        let is_shown = |column: &Column| match column.title {
+            TABLE => tables,
+            IDENTITY => identities,
+            _ => true,
+        };
+        let columns: Vec<Column> = KEYS.into_iter().filter(is_shown).collect();
+        let mut sheet = Sheet::new(&columns);
         for key in &board.keys {
             let owner = match key.other_owners {
                 0 => key.owner.clone(),
                 others => format!("{} +{others}", key.owner),
             };
-            let mut cells = vec![
+            let cells = [
                 key.table.clone(),
                 key.key.clone(),
                 owner,
+                key.identity.clone(),
                 key.waiters.to_string(),
                 waited(key.held_for),
                 key.waits.count.to_string(),
                 waited(key.waits.mean()),
                 waited(key.waits.longest),
             ];
-            sheet.row(cells.split_off(from));
+            let shown = KEYS.iter().zip(cells);
+            let shown = shown.filter(|(column, _)| is_shown(column));
+            sheet.row(shown.map(|(_, cell)| cell).collect());
         }
         sheet
     }
@@ -330,6 +343,20 @@ mod tests {
         other.table = "orders".to_owned();
         let sheet = Sheet::keys(&board(vec![other]));
         assert!(sheet.text().starts_with("TABLE   KEY"), "{}", sheet.text());
+    }
+
+    #[test]
+    fn who_holds_a_key_is_shown_beside_the_label_where_anybody_has_an_identity() {
+        let known = fermata_proto::KeyActivity {
+            identity: "mallory".to_owned(),
+            ..key("b", "billing", 7, 2)
+        };
+        assert_eq!(
+            Sheet::keys(&board(vec![known, key("a", "", 1, 0)])).text(),
+            "KEY  OWNER    IDENTITY  WAITERS  HELD  GRANTS/MIN  MEAN WAIT  LONGEST\n\
+             b    billing  mallory   2        -     7           2.0s       5.0s\n\
+             a    -        -         0        -     1           2.0s       5.0s\n"
+        );
     }
 
     #[test]

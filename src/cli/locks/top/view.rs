@@ -110,12 +110,14 @@ impl View {
         // Each line of them, as long as they leave most of the height to the keys.
         let lines = u16::try_from(replicas.rows.len()).unwrap_or(u16::MAX);
         let lines = lines.saturating_add(1).min(area.height / 3);
+        // What the columns tell takes all the lines that a terminal of 24 has for it.
+        let (gap, lines) = if self.help { (0, 0) } else { (1, lines) };
         let [header, said, keys, _, below, footer] = Layout::vertical([
             Constraint::Length(2),
             Constraint::Length(notice),
             Constraint::Fill(1),
-            Constraint::Length(1),
-            Constraint::Length(if self.help { 0 } else { lines }),
+            Constraint::Length(gap),
+            Constraint::Length(lines),
             Constraint::Length(1),
         ])
         .areas(area);

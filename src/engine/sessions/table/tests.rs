@@ -48,7 +48,7 @@ fn table() -> SessionTable {
 }
 
 fn keep(table: &SessionTable, row: SessionRow, now: Observed) -> bool {
-    let reserved = table.reserve(&Arc::from(""));
+    let reserved = table.reserve("");
     reserved.is_ok_and(|reserved| table.keep(&row, now, reserved))
 }
 
@@ -142,41 +142,40 @@ fn a_session_that_went_on_to_another_keeper_is_not_kept_by_a_row_before() {
 #[test]
 fn room_is_one_sessions_until_it_is_kept_or_given_up() {
     let table = SessionTable::new(1, 1);
-    let nobody = Arc::from("");
-    let reserved = table.reserve(&nobody).unwrap();
-    assert!(table.reserve(&nobody).is_err());
+    let reserved = table.reserve("").unwrap();
+    assert!(table.reserve("").is_err());
     drop(reserved);
     assert!(keep(&table, row(1, 1), at(0)));
-    assert!(table.reserve(&nobody).is_err());
+    assert!(table.reserve("").is_err() && table.reserve_open("").is_err());
     // One that nobody else can keep.
     let own = SessionRow {
         id: SessionId(Uuid::from_u128(8)),
         ..row(1, 1)
     };
-    assert!(table.keep(&own, at(0), table.reserve_own()));
+    assert!(table.keep(&own, at(0), table.reserve_own("")));
     assert_eq!(table.count(), 2);
 }
 
 #[test]
 fn one_alone_cannot_have_the_last_tenth_of_sessions() {
     let table = SessionTable::new(100, 1);
-    let [one, other] = ["one", "other"].map(Arc::<str>::from);
+    let (one, other) = ("one", "other");
     let of = |number: u128| SessionRow {
         id: SessionId(Uuid::from_u128(1_000 + number)),
         ..row(1, 1)
     };
     for number in 0..90 {
-        let reserved = table.reserve(&one).unwrap();
+        let reserved = table.reserve(one).unwrap();
         assert!(table.keep(&of(number), at(0), reserved));
     }
-    assert_eq!(table.reserve(&one).err(), Some(NoShare::ShareUsed));
-    let reserved = table.reserve(&other).unwrap();
-    assert_eq!(table.reserve(&other).err(), Some(NoShare::ShareUsed));
+    assert_eq!(table.reserve(one).err(), Some(NoShare::ShareUsed));
+    let reserved = table.reserve(other).unwrap();
+    assert_eq!(table.reserve(other).err(), Some(NoShare::ShareUsed));
     drop(reserved);
-    let reserved = table.reserve(&other).unwrap();
+    let reserved = table.reserve(other).unwrap();
     assert!(table.keep(&of(90), at(0), reserved));
     // Those of nobody in particular may have what there is.
-    assert!(table.reserve(&Arc::from("")).is_ok());
+    assert!(table.reserve("").is_ok());
     // What another replica took does not count any more.
     for number in 0..2 {
         let taken = SessionRow {
@@ -186,7 +185,30 @@ fn one_alone_cannot_have_the_last_tenth_of_sessions() {
         };
         table.moved(&taken, s(1));
     }
-    assert!(table.reserve(&one).is_ok());
+    assert!(table.reserve(one).is_ok());
+}
+
+/// Of sessions that an earlier process or another replica kept.
+#[test]
+fn what_is_open_already_counts_for_whom_it_is_and_is_not_refused_for_its_share() {
+    let table = SessionTable::new(100, 1);
+    let of = |number: u128| SessionRow {
+        id: SessionId(Uuid::from_u128(1_000 + number)),
+        ..row(1, 1)
+    };
+    for number in 0..50 {
+        assert!(table.keep(&of(number), at(0), table.reserve_own("one")));
+    }
+    for number in 50..95 {
+        let reserved = table.reserve_open("one").unwrap();
+        assert!(table.keep(&of(number), at(0), reserved));
+    }
+    assert_eq!(table.reserve("one").err(), Some(NoShare::ShareUsed));
+    let all: Vec<_> = (0..5).map(|_| table.reserve_open("one").unwrap()).collect();
+    assert_eq!(table.reserve_open("one").err(), Some(NoShare::Full));
+    drop(all);
+    assert!(table.reserve("other").is_ok());
+    assert_eq!(table.inner().shares.len(), 1);
 }
 
 #[test]
