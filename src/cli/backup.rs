@@ -1,15 +1,19 @@
 //! `fermata backup` and `fermata restore`: all that an embedded store has, as a file, and a store from that.
 
+mod owner;
+
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fermata_client::{Client, ClientOptions};
 use fermata_command::output::{Format, print_text};
 use fermata_command::{Failure, Remote, exit};
 use serde_json::json;
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::aside::Aside;
@@ -20,6 +24,10 @@ use crate::clock::{Clock as _, SystemClock};
 use crate::store::embedded::{
     ArchiveError, BackupSummary, EmbeddedOptions, RestoreError, check_backup, restore,
 };
+use owner::DirectoryOwner;
+
+/// How long what was written may take to go away after a signal.
+const DROPPED_WITHIN: Duration = Duration::from_secs(1);
 
 const BACKUP_HELP: &str = "\
 The server goes on meanwhile; what it has is taken as of one moment. The file
@@ -58,16 +66,22 @@ No server may run on that directory, and it must have no store yet: move the
 held a durable lock then holds it again for its TTL, and longer if it renews.
 
 Fencing tokens go on above all that were given out before: two hours above the
-clock and above those in the backup, since nobody knows which were given out
-after it. Where one is known that is higher, name it with --above: to restore
-once more from the same backup, the highest that was given out meanwhile.
+clock of this machine and above those in the backup, since nobody knows which
+were given out after it. So that clock must be right: with one that is a day
+behind, tokens may be lower than some of before. Where a higher one is known,
+name it with --above: to restore once more from the same backup, the highest
+that was given out meanwhile.
+
+Root gives what is made to the owner of the directory, or of the one that it
+is made in, so that the server can open it.
 
 Do not begin sooner than the longest TTL of your clients after the last server
 on the lost store ended: until then one of them may rely on a lock of which the
 backup knows nothing.
 
 Exit status: 0; 64 malformed; 65 the file is no whole backup; 73 the directory
-has a store, or cannot be written; 74 the file cannot be read.
+has a store, or cannot be written; 74 the file cannot be read, or, once the
+store is made, what it has not be printed.
 
 Examples:
   fermata restore /backups/fermata-2026-11-26 --data-dir /var/lib/fermata
@@ -120,22 +134,29 @@ pub async fn back_up(args: BackupArgs) -> Result<u8, Failure> {
 async fn until_a_signal(args: &BackupArgs) -> Result<u8, Failure> {
     let file = args.file.display();
     if fs::symlink_metadata(&args.file).is_ok() {
-        let there = format!("there is a {file} already");
-        return Err(Failure::new(exit::CANNOT_CREATE, there));
+        return Err(is_there(&args.file));
     }
     let client = args.remote.quiet_client(ClientOptions::default())?;
     let mut signals = Signals::new()?;
-    tokio::select! {
+    // A task of its own: a disk that hangs must not keep signals from being heard.
+    let mut making = tokio::spawn(make(args.clone(), client));
+    let signal = tokio::select! {
         biased;
-        signal = signals.next_end() => {
-            let what = format!("{signal} came before {file} was made; nothing of it is left");
-            Err(Failure::signal(signal, what))
-        }
-        made = make(args, &client) => made,
-    }
+        signal = signals.next_end() => signal,
+        made = &mut making => return made.map_err(|error| {
+            Failure::new(exit::IO, format!("{file} was not made: {error}"))
+        })?,
+    };
+    making.abort();
+    let what = match timeout(DROPPED_WITHIN, making).await {
+        Ok(_) => "nothing of it is left",
+        Err(_elapsed) => "what there is of it hangs, and may be left beside it",
+    };
+    let what = format!("{signal} came before {file} was made; {what}");
+    Err(Failure::signal(signal, what))
 }
 
-async fn make(args: &BackupArgs, client: &Client) -> Result<u8, Failure> {
+async fn make(args: BackupArgs, client: Client) -> Result<u8, Failure> {
     // First: what cannot be written is not asked for.
     let mut partial = Partial::new(&args.file)?;
     let mut backup = client.back_up().await?;
@@ -148,6 +169,11 @@ async fn make(args: &BackupArgs, client: &Client) -> Result<u8, Failure> {
     stdout::print(shown(args.remote.format(), &summary, None)).await?;
     named.keep();
     Ok(0)
+}
+
+fn is_there(file: &Path) -> Failure {
+    let what = format!("there is a {} already", file.display());
+    Failure::new(exit::CANNOT_CREATE, what)
 }
 
 /// Another one for each try, so that two of them have nothing to do with each other.
@@ -197,14 +223,16 @@ impl<'a> Partial<'a> {
         let failed = |error: io::Error| io_failure("write", self.name, &error);
         match fs::hard_link(&self.path, self.name) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(failed(error));
+                return Err(is_there(self.name));
             }
-            // Not every file system has links.
+            // Not every file system has links; a rename would take the name from whoever has it.
+            Err(_) if fs::symlink_metadata(self.name).is_ok() => return Err(is_there(self.name)),
             Err(_) => fs::rename(&self.path, self.name).map_err(failed)?,
             Ok(()) => {}
         }
         let named = NamedBackup {
             name: self.name,
+            inode: self.file.metadata().map_err(failed)?.ino(),
             is_kept: false,
         };
         let folder = self.name.parent();
@@ -227,6 +255,7 @@ impl Drop for Partial<'_> {
 /// A whole backup. It goes away unless it is kept: what ends with a failure is to be repeated, and this would be in its way.
 struct NamedBackup<'a> {
     name: &'a Path,
+    inode: u64,
     is_kept: bool,
 }
 
@@ -238,7 +267,8 @@ impl NamedBackup<'_> {
 
 impl Drop for NamedBackup<'_> {
     fn drop(&mut self) {
-        if !self.is_kept {
+        let is_this_one = |found: fs::Metadata| found.ino() == self.inode;
+        if !self.is_kept && fs::symlink_metadata(self.name).is_ok_and(is_this_one) {
             let _ = fs::remove_file(self.name);
         }
     }
@@ -249,7 +279,9 @@ pub fn run_restore(args: &RestoreArgs) -> Result<u8, Failure> {
     let file = File::open(&args.file).map_err(|error| io_failure("read", &args.file, &error))?;
     let options = EmbeddedOptions::new(&args.data_dir);
     let now_us = SystemClock.wall_us();
+    let owner = DirectoryOwner::of(&args.data_dir);
     let restored = restore(&options, BufReader::new(file), now_us, args.above);
+    let given = owner.map_or(Ok(()), |owner| owner.give());
     let restored = restored.map_err(|error| match error {
         RestoreError::Archive(error) => damaged(&args.file, &error),
         RestoreError::TooHigh { .. } => Failure::usage(error.to_string()),
@@ -257,8 +289,13 @@ pub fn run_restore(args: &RestoreArgs) -> Result<u8, Failure> {
             Failure::new(exit::CANNOT_CREATE, error.to_string())
         }
     })?;
+    given?;
     let shown = shown(args.output, &restored.summary, Some(restored.fence_floor));
-    print_text(&shown)?;
+    print_text(&shown).map_err(|error| {
+        let made = args.data_dir.display();
+        let what = format!("the store in {made} is made; what it has cannot be printed: {error}");
+        Failure::new(exit::IO, what)
+    })?;
     Ok(0)
 }
 

@@ -32,8 +32,9 @@ use signals::{EndSignals, end_at_once};
 
 /// Run the lock service
 ///
-/// Serves gRPC until SIGTERM or SIGINT. SIGHUP has it read certificates, tokens, rules and `log.filter` again. Without any setting it listens on 127.0.0.1:7450 and keeps its data in
-/// one directory. With --store cassandra any number of replicas keep it in one cluster; the tables are made by `fermata
+/// Serves gRPC until SIGTERM or SIGINT. SIGHUP has it read certificates, tokens, rules and `log.filter` again, unless it
+/// was started to ignore that (`nohup`). Without any setting it listens on 127.0.0.1:7450 and keeps its data in one
+/// directory. With --store cassandra any number of replicas keep it in one cluster; the tables are made by `fermata
 /// schema apply`, and a replica waits until the cluster is there. Every setting can also be in a file (--config) or in
 /// an environment variable: `limits.value_bytes_max` is FERMATA_CFG_LIMITS__VALUE_BYTES_MAX. `fermata check` shows what
 /// is in force.
@@ -134,6 +135,7 @@ pub async fn run(args: Args) -> Result<u8, ServeError> {
     let protected = Protected::new(&config)?;
     let log_filter = telemetry::init(&config.log)?;
     descriptors::provide(&mut config)?;
+    parts::warn_where_rules_are_missing(&config);
     let mut signals = EndSignals::new().map_err(|source| ServeError::System {
         what: "hear signals",
         source,

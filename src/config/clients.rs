@@ -64,7 +64,9 @@ impl ClientTlsConfig {
         }
         if auth.rules_file.is_some() && !self.protection(auth).login {
             wrong.push(
-                "auth.rules_file: rules are for clients that are known (auth.tokens_file, or tls.client_ca_file)".to_owned(),
+                "auth.rules_file: rules are for clients that are known (auth.tokens_file, or tls.client_ca_file). Where they come by \
+                 a Unix socket only, an empty auth.tokens_file is enough"
+                    .to_owned(),
             );
         }
     }

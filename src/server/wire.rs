@@ -2,7 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Once, OnceLock};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -48,11 +48,43 @@ impl From<UnixStream> for ServerWire {
                     || Arc::from("unix"),
                     |id| Arc::from(format!("unix, process {id}")),
                 ),
-                unix_user: peer.map(|peer| peer.uid()),
+                unix_user: peer
+                    .map(|peer| peer.uid())
+                    .filter(|user| !is_unmapped(*user)),
                 ..Origin::default()
             },
             io: ServerIo::Unix(io),
         }
+    }
+}
+
+/// Whether the kernel says no more of a user than that it has no number in the user namespace of this process: all such are the same to it.
+fn is_unmapped(user: u32) -> bool {
+    static UNMAPPED: OnceLock<Option<u32>> = OnceLock::new();
+    let unmapped = *UNMAPPED.get_or_init(|| {
+        let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
+        let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?;
+        unmapped_user(&map, &overflow)
+    });
+    if unmapped != Some(user) {
+        return false;
+    }
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        tracing::warn!(
+            "a caller at the Unix socket is of a user of another user namespace (PrivateUsers=, a rootless container): \
+             it counts as nobody known"
+        );
+    });
+    true
+}
+
+/// What stands for all users that have no number here; `None` where each has one. The files are as the kernel shows them.
+fn unmapped_user(map: &str, overflow: &str) -> Option<u32> {
+    let whole = ["0", "0", "4294967295"];
+    match map.split_whitespace().eq(whole) {
+        true => None,
+        false => overflow.trim().parse().ok(),
     }
 }
 
@@ -124,6 +156,20 @@ impl AsyncWrite for ServerWire {
             ServerIo::Tcp(io) => io.is_write_vectored(),
             ServerIo::Tls(io) => io.is_write_vectored(),
             ServerIo::Unix(io) => io.is_write_vectored(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_without_a_number_here_are_nobody_and_those_with_one_are_who_they_are() {
+        let whole = "         0          0 4294967295\n";
+        assert_eq!(unmapped_user(whole, "65534\n"), None);
+        for part in ["0 0 1\n", "0 100000 65536\n", "0 0 1\n1000 1000 1\n"] {
+            assert_eq!(unmapped_user(part, "65534\n"), Some(65_534), "{part}");
         }
     }
 }

@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 
 use fermata::access::{Rules, Scope, Verb};
 use fermata::config::Config;
+use fermata::limits::Limits;
 use fermata::lock::{Key, KeyId, TableName};
 use serde_json::{Value as Json, json};
 
@@ -260,6 +261,53 @@ fn what_could_not_work_is_refused_before_it_is_installed() {
         let more = [&INSECURE[..], &["--set", set]].concat();
         let refused = rendered("statefulset.yaml", &more).unwrap_err();
         assert!(refused.contains(why), "{set}: {refused}");
+    }
+}
+
+const MIB: u64 = 1024 * 1024;
+
+/// What a server takes at most, in bytes, by the formula of docs/configuration.md.
+fn taken_at_most(limits: &Limits, cache_mib: u64) -> u64 {
+    let count = |count: usize| u64::try_from(count).unwrap();
+    // Those of connections, and those of values on their way to the store.
+    2 * limits.bytes_in_flight_max
+        + count(limits.remembered_bytes_max)
+        + cache_mib * MIB
+        + 50 * MIB
+        + count(limits.active_keys_max) * 680
+        + count(limits.sessions_max) * 1_030
+        + count(limits.connections_max) * 42 * 1024
+}
+
+/// The number in the one line of a text that begins so, before its unit.
+fn number(text: &str, name: &str, unit: &str) -> u64 {
+    let lines = text.lines().map(str::trim);
+    let mut found = lines.filter_map(|line| line.strip_prefix(name)?.strip_suffix(unit));
+    let number = found.next().unwrap_or_else(|| panic!("no {name}"));
+    assert_eq!(found.next(), None, "{name} is there twice");
+    number.parse().unwrap()
+}
+
+#[test]
+fn what_the_limits_add_up_to_fits_into_the_memory_that_is_allowed() {
+    let values = files::text("helm/fermata/values.yaml");
+    assert!(values.contains("\n  limits: {}\n"), "not the defaults");
+    let cache_mib = number(&values, "cache_mib: ", "");
+    let taken = taken_at_most(&Limits::default(), cache_mib);
+    let (_, limits) = values.split_once("\nresources:\n").unwrap();
+    let (_, limits) = limits.split_once("\n  limits:\n").unwrap();
+    let (limits, _) = limits.split_once("\n\n").unwrap();
+    let of_chart = number(limits, "memory: ", "Gi") * 1024 * MIB;
+    let unit = files::text("deploy/fermata.service");
+    let of_unit = number(&unit, "MemoryMax=", "G") * 1024 * MIB;
+    for allowed in [of_chart, of_unit] {
+        assert!(taken + taken / 4 <= allowed, "{taken} {allowed}");
+    }
+    // As the page and the chart say it.
+    let mib = taken.div_ceil(MIB).to_string();
+    let shown = format!("{},{}", &mib[..1], &mib[1..]);
+    for path in ["docs/configuration.md", "helm/fermata/values.yaml"] {
+        assert!(files::text(path).contains(&shown), "{path}: {shown}");
     }
 }
 

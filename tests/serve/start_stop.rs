@@ -278,6 +278,41 @@ async fn a_variable_that_lacks_a_part_of_its_prefix_is_warned_of() {
     );
 }
 
+/// What one that serves said on stderr until it ended.
+fn log_of(more: &[&str]) -> String {
+    let data = tempfile::tempdir().unwrap();
+    let mut child = serve(&[&listening_on(data.path())[..], more].concat())
+        .spawn()
+        .unwrap();
+    let mut greeting = BufReader::new(child.stdout.take().unwrap()).lines();
+    let serves = greeting.any(|line| line.unwrap().starts_with("replica "));
+    kill(
+        Pid::from_raw(i32::try_from(child.id()).unwrap()),
+        Signal::SIGTERM,
+    )
+    .unwrap();
+    let output = child.wait_with_output().unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(serves, "{log}");
+    log
+}
+
+#[test]
+fn where_clients_are_known_and_may_do_everything_that_is_warned_of_once() {
+    let files = tempfile::tempdir().unwrap();
+    let tokens = files.path().join("tokens");
+    std::fs::write(&tokens, "").unwrap();
+    let known = ["--tokens-file", tokens.to_str().unwrap()];
+    // The example is one that is taken.
+    let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/rules.toml");
+    let with_rules = [&known[..], &["--rules-file", rules]].concat();
+    for (more, times) in [(&known[..], 1), (&with_rules[..], 0), (&[], 0)] {
+        let log = log_of(more);
+        let warned = log.matches("auth.rules_file is not set").count();
+        assert_eq!(warned, times, "{more:?}: {log}");
+    }
+}
+
 #[tokio::test]
 async fn a_second_signal_ends_it_at_once() {
     let data = tempfile::tempdir().unwrap();

@@ -24,7 +24,8 @@ pub struct TooFewDescriptors {
     room: u64,
 }
 
-/// Asks the system for enough descriptors. Where it has fewer and nobody asked for so many connections, there may be fewer.
+/// Asks the system for enough descriptors. Where it has fewer and nobody asked for so many connections, there may be fewer. (Who
+/// sets the default cannot be told from who sets nothing.)
 pub fn provide(config: &mut Config) -> Result<(), TooFewDescriptors> {
     let besides = match config.store.kind {
         StoreKind::Embedded => OWN,

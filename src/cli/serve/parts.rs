@@ -105,6 +105,15 @@ impl Protected {
     }
 }
 
+/// Says that clients are known and may do everything all the same.
+pub fn warn_where_rules_are_missing(config: &Config) {
+    if config.tls.protection(&config.auth).login && config.auth.rules_file.is_none() {
+        tracing::warn!(
+            "auth.rules_file is not set: each client that is known may end others' locks and take backups"
+        );
+    }
+}
+
 /// What the configuration names, read before anything is opened.
 pub enum Prepared {
     Embedded(EmbeddedOptions, PathBuf),
