@@ -34,20 +34,14 @@ pub struct Running {
     ends: unix::Signal,
     /// What was below this process before the command: jobs of a shell that became this process by `exec`.
     before: BTreeMap<i32, u64>,
-    /// What only the command, and what it starts, has in its environment: `NAME=value`.
-    mark: Vec<u8>,
     /// What it had started when it was told to stop, with the start times that tell a process from a
     /// later one with its number.
     started: BTreeMap<i32, u64>,
 }
 
 impl Running {
-    /// Starts a command with these variables in its environment. That of the name `mark` has a value that no other process has.
-    pub fn start(
-        command: &[OsString],
-        variables: &[(&str, String)],
-        mark: &str,
-    ) -> Result<Running, Failure> {
+    /// Starts a command with these variables in its environment.
+    pub fn start(command: &[OsString], variables: &[(&str, String)]) -> Result<Running, Failure> {
         let Some((program, arguments)) = command.split_first() else {
             return Err(Failure::usage("no command was given"));
         };
@@ -57,8 +51,6 @@ impl Running {
             Failure::new(exit::OS, format!("cannot wait for a command: {error}"))
         })?;
         let before = below_already();
-        let mark = variables.iter().find(|(name, _)| *name == mark);
-        let mark = mark.map(|(name, value)| format!("{name}={value}").into_bytes());
         // What loses its parent comes below this process then. Below init it could not be found.
         let _ = set_child_subreaper(true);
         let started = Command::new(program)
@@ -71,7 +63,6 @@ impl Running {
                 child,
                 ends,
                 before,
-                mark: mark.unwrap_or_default(),
                 started: BTreeMap::new(),
             }),
             Err(error) => {
@@ -144,7 +135,7 @@ impl Running {
             .map(|(&pid, _)| pid)
             .collect();
         roots.push(getpid().as_raw());
-        let mut found = below(&roots, |pid, seen| self.is_of_a_job(pid, seen));
+        let mut found = below(&roots, &self.before);
         // It has a field of its own.
         if let Some(pid) = self.pid {
             found.remove(&pid);
@@ -153,20 +144,6 @@ impl Running {
         let found = found.into_iter().map(|(pid, seen)| (pid, seen.since));
         self.started.extend(found);
         lived
-    }
-
-    /// Whether a process, and what is below it, is of the jobs that were there before. What they leave without a parent comes
-    /// right below this process, as what the command leaves does: only the environment tells these two apart.
-    fn is_of_a_job(&self, pid: i32, seen: &Stat) -> bool {
-        if self.before.is_empty() {
-            return false;
-        }
-        if self.before.get(&pid) == Some(&seen.since) {
-            return true;
-        }
-        let is_known = Some(pid) == self.pid || self.started.get(&pid) == Some(&seen.since);
-        let is_orphan = seen.parent == getpid().as_raw() && !is_known;
-        is_orphan && !was_started_with(pid, &self.mark)
     }
 
     fn signal_all(&self, signal: Signal, aside: &Aside) {
@@ -241,20 +218,12 @@ fn lives(pid: i32, since: u64) -> bool {
     stat(pid).is_some_and(|stat| stat.since == since && !stat.zombie)
 }
 
-/// Whether a process had this in its environment when its program began. Not where that may not be seen.
-fn was_started_with(pid: i32, variable: &[u8]) -> bool {
-    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    environment
-        .split(|byte| *byte == 0)
-        .any(|entry| entry == variable)
-}
-
 /// What is below this process before it has started anything. Most often that is nothing, and there is nothing to read.
 fn below_already() -> BTreeMap<i32, u64> {
     match waitid(Id::All, seen()) {
         Err(Errno::ECHILD) => BTreeMap::new(),
         Ok(_) | Err(_) => {
-            let found = below(&[getpid().as_raw()], |_, _| false);
+            let found = below(&[getpid().as_raw()], &BTreeMap::new());
             found
                 .into_iter()
                 .map(|(pid, seen)| (pid, seen.since))
@@ -269,9 +238,9 @@ fn is_proc_ours() -> bool {
         .is_ok_and(|own| own.to_str() == Some(getpid().to_string().as_str()))
 }
 
-/// All processes below these, as they were seen, but for those that are left out and what is below them. Nothing where there is
+/// All processes below these, as they were seen, but for those `except` and what is below them. Nothing where there is
 /// no /proc.
-fn below(roots: &[i32], is_left_out: impl Fn(i32, &Stat) -> bool) -> BTreeMap<i32, Stat> {
+fn below(roots: &[i32], except: &BTreeMap<i32, u64>) -> BTreeMap<i32, Stat> {
     if !is_proc_ours() {
         return BTreeMap::new();
     }
@@ -291,7 +260,7 @@ fn below(roots: &[i32], is_left_out: impl Fn(i32, &Stat) -> bool) -> BTreeMap<i3
     while let Some(parent) = open.pop() {
         // Each process has one parent.
         for (pid, stat) in children.remove(&parent).into_iter().flatten() {
-            if !is_left_out(pid, &stat) && found.insert(pid, stat).is_none() {
+            if except.get(&pid) != Some(&stat.since) && found.insert(pid, stat).is_none() {
                 open.push(pid);
             }
         }
@@ -331,31 +300,19 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_known_by_a_variable_that_it_was_started_with() {
-        let own = i32::try_from(std::process::id()).unwrap();
-        let variable = |value: &std::ffi::OsStr| {
-            use std::os::unix::ffi::OsStrExt as _;
-            [&b"PATH="[..], value.as_bytes()].concat()
-        };
-        let path = std::env::var_os("PATH").unwrap();
-        assert!(was_started_with(own, &variable(&path)));
-        assert!(!was_started_with(own, &variable("elsewhere".as_ref())));
-        assert!(!was_started_with(-1, &variable(&path)));
-    }
-
-    #[test]
     fn this_process_is_below_its_parent() {
         let own = i32::try_from(std::process::id()).unwrap();
         let parent = nix::unistd::getppid().as_raw();
         let since = stat(own).unwrap().since;
-        let all = |_: i32, _: &Stat| false;
-        assert!(below(&[parent], all).contains_key(&own));
-        let but_this = below(&[parent], |pid, _| pid == own);
+        let none = BTreeMap::new();
+        assert!(below(&[parent], &none).contains_key(&own));
+        let but_this = below(&[parent], &BTreeMap::from([(own, since)]));
         assert!(!but_this.contains_key(&own));
-        assert!(!below(&[own], all).contains_key(&own));
-        assert!(lives(own, since));
         // A later process with its number is another one.
-        assert!(!lives(own, since + 1));
+        let but_another = below(&[parent], &BTreeMap::from([(own, since + 1)]));
+        assert!(but_another.contains_key(&own));
+        assert!(!below(&[own], &none).contains_key(&own));
+        assert!(lives(own, since));
         assert!(!lives(own, 0));
     }
 }

@@ -174,8 +174,8 @@ async fn lock(args: Args, aside: &Aside) -> Result<u8, Failure> {
         renewal_interval_max: RENEWED_EVERY_MAX,
         ..ClientOptions::default()
     };
-    let client = args.remote.client_saying(options, aside.sayer())?;
     let mut signals = Signals::new()?;
+    let client = args.remote.client_saying(options, aside.sayer())?;
     let table = args.remote.table();
     let guard = args
         .taking
@@ -203,7 +203,7 @@ async fn lock(args: Args, aside: &Aside) -> Result<u8, Failure> {
         (TABLE_VARIABLE, table),
     ];
     variables.extend(args.remote.files());
-    let running = match Running::start(&command, &variables, LOCK_REF_VARIABLE) {
+    let running = match Running::start(&command, &variables) {
         Ok(running) => running,
         Err(failure) => {
             let released = release(guard, &args.key, &mut signals, aside).await;

@@ -6,9 +6,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use fermata_client::{
-    Client, LockGuard, LockRequest, Moment, Progress, QueueEntry, SessionRequest, WaitError,
+    CallError, Client, LockGuard, LockRequest, Moment, Progress, QueueEntry, SessionRequest,
+    WaitError,
 };
-use fermata_command::output::moves_cursor;
+use fermata_command::output::{moves_cursor, one_line};
 use fermata_command::{Failure, Span, exit};
 use nix::sys::signal::Signal;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -57,7 +58,7 @@ pub struct LockFlags {
     #[arg(short = 'q', long)]
     pub quiet: bool,
 
-    /// The lock lives this long without a renewal from here (they are sent each third of it), and some 15 s
+    /// The lock lives this long without a renewal from here (sent each third of it, or each 10 s), and some 15 s
     /// longer where this process is stopped, or its machine gone, while the connection stays open
     /// [default: the server's, 30s; of lock 60s]
     #[arg(long, value_name = "SPAN")]
@@ -249,23 +250,38 @@ struct AwaitedKey<'a> {
     aside: &'a Aside,
 }
 
+/// Who holds the key, as far as that is known.
+enum HolderName {
+    Named(String),
+    Unknown,
+    /// It may not be seen, and is not asked for again.
+    Hidden,
+}
+
 /// Who holds the key is on its way to be known.
-type Asking = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
+type Asking = Pin<Box<dyn Future<Output = HolderName> + Send>>;
 
 impl AwaitedKey<'_> {
-    /// Asks who holds the key; nobody, where that may not be seen or is not said in time.
+    /// Asks who holds the key.
     fn ask(&self, client: &Client) -> Asking {
         let (client, table, key) = (client.clone(), self.table.to_owned(), self.key.to_owned());
         Box::pin(async move {
             let described = timeout(HOLDER_WITHIN, client.describe_lock(&table, &key, 1)).await;
-            let holder = described.ok()?.ok()?.holders.into_iter().next()?;
-            let owner = fermata_command::output::one_line(&holder.owner);
-            (!owner.is_empty()).then_some(owner)
+            let holders = match described {
+                Ok(Ok(lock)) => lock.holders,
+                Ok(Err(CallError::Denied(_))) => return HolderName::Hidden,
+                Ok(Err(_)) | Err(_) => return HolderName::Unknown,
+            };
+            let owner = holders.into_iter().next().map(|holder| holder.owner);
+            match owner.map(|owner| one_line(&owner)) {
+                Some(owner) if !owner.is_empty() => HolderName::Named(owner),
+                Some(_) | None => HolderName::Unknown,
+            }
         })
     }
 }
 
-async fn answered(asking: &mut Option<Asking>) -> Option<String> {
+async fn answered(asking: &mut Option<Asking>) -> HolderName {
     match asking {
         Some(asking) => asking.await,
         None => std::future::pending().await,
@@ -284,6 +300,7 @@ async fn wait(
     let mut asking = watched.shown.then(|| watched.ask(client));
     let mut asked_at = client.clock().now();
     let mut is_named = false;
+    let mut is_hidden = false;
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let waiting = entry.wait_with(limit, |progress| {
@@ -300,7 +317,11 @@ async fn wait(
             holder = answered(&mut asking) => {
                 asking = None;
                 is_named = true;
-                line.holder = holder;
+                is_hidden = matches!(holder, HolderName::Hidden);
+                line.holder = match holder {
+                    HolderName::Named(owner) => Some(owner),
+                    HolderName::Unknown | HolderName::Hidden => None,
+                };
                 let reported = *reported.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(reported) = reported && watched.shown {
                     line.show(reported, client.clock().now());
@@ -314,7 +335,8 @@ async fn wait(
                 if let Some(reported) = reported && watched.shown && !waits_for_name {
                     line.show(reported, now);
                 }
-                if watched.shown && asking.is_none() && asked_at.until(now) >= HOLDER_EVERY {
+                let is_due = asking.is_none() && asked_at.until(now) >= HOLDER_EVERY;
+                if watched.shown && is_due && !is_hidden {
                     asked_at = now;
                     asking = Some(watched.ask(client));
                 }

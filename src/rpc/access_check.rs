@@ -124,6 +124,21 @@ impl AccessCheck {
         Err(denied)
     }
 
+    /// Whether a login still counts, and may do one of these.
+    pub fn check_either(
+        &self,
+        login: &Login,
+        (one, other): (Verb, Verb),
+        scope: Scope<'_>,
+    ) -> Result<(), Status> {
+        self.still_knows(login)?;
+        let policy = self.access.policy();
+        match policy.allows(&login.identity, one.into(), scope) {
+            true => Ok(()),
+            false => self.check_scope(login, other.into(), scope),
+        }
+    }
+
     /// Whether a login still counts.
     pub(super) fn still_knows(&self, login: &Login) -> Result<(), Status> {
         let policy = self.access.policy();

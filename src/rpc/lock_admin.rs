@@ -189,7 +189,11 @@ impl LockAdmin for LockAdminRpc {
     ) -> Result<Response<DescribeLockResponse>, Status> {
         let answer_by = self.answer_by(&request);
         let describe = DescribeLock::parse(request.get_ref().clone(), &self.limits)?;
-        self.may_see(&request, Scope::Key(describe.id()))?;
+        // Whoever may lock the key may see for whom it waits.
+        let login = self.router.context(&request).login;
+        let either = (Verb::Lock, Verb::Admin);
+        let access = self.router.access();
+        access.check_either(&login, either, Scope::Key(describe.id()))?;
         Span::current().record("table", display(&describe.id().table));
         let _turn = listing_turn(&request, answer_by).await?;
         let shown = within(answer_by, describe.answer(&self.sources, answer_by)).await?;

@@ -83,14 +83,46 @@ fn what_cannot_be_done_has_a_status_of_its_own() {
     assert!(said.contains(&world.endpoint), "{said}");
 }
 
+/// The commands that a help lists.
+fn commands(help: &str) -> Vec<String> {
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let listed = listed.take_while(|line| !line.is_empty());
+    // What is further in is a line that was wrapped.
+    let names = listed.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    names
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+fn teaches(help: &str) {
+    assert!(help.contains("Exit status:"), "{help}");
+    assert!(help.contains("Example"), "{help}");
+}
+
 #[test]
 fn help_teaches() {
     let world = World::new();
-    for command in ["lock", "get", "put"] {
-        let help = world.text(&[command, "--help"]);
-        assert!(help.contains("Exit status:"), "{help}");
-        assert!(help.contains("Examples:"), "{help}");
+    // Those of an operator of servers, and what is no command of its own.
+    let others = ["serve", "check", "bench", "completions", "help"];
+    let mut seen = 0;
+    for command in commands(&world.text(&["--help"])) {
+        if others.contains(&command.as_str()) {
+            continue;
+        }
+        let help = world.text(&[command.as_str(), "--help"]);
+        let below = commands(&help);
+        for below in below.iter().filter(|below| *below != "help") {
+            teaches(&world.text(&[command.as_str(), below.as_str(), "--help"]));
+            seen += 1;
+        }
+        // A group that needs one of its commands does nothing by itself.
+        if below.is_empty() || !help.contains("<COMMAND>") {
+            teaches(&help);
+            seen += 1;
+        }
     }
+    assert!(seen > 15, "{seen}");
     let script = world.text(&["completions", "bash"]);
     assert!(script.contains("fermata"), "{script}");
     assert!(script.contains("__top)"), "{script}");

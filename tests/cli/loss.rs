@@ -116,41 +116,6 @@ fn jobs_of_the_shell_that_became_fermata_are_left_alone() {
 }
 
 #[test]
-fn what_such_a_job_leaves_behind_is_left_alone_and_what_the_command_leaves_is_not() {
-    let world = World::new();
-    let folder = tempfile::tempdir().unwrap();
-    let go_on = folder.path().join("go-on");
-    nix::unistd::mkfifo(&go_on, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    // The job starts what it leaves once the command runs.
-    let script = format!(
-        "(read line <'{}'; sleep 600 & echo $!) 2>&- & \
-         exec fermata lock --grace 200ms k -- sh -c '(sleep 600 & echo $!); exec sleep 600'",
-        go_on.display()
-    );
-    let mut locked = world.start_shell(&script);
-    let of_the_command = locked.line();
-    std::fs::write(&go_on, "\n").unwrap();
-    let of_the_job = locked.line();
-    for orphan in [&of_the_command, &of_the_job] {
-        until(|| is_below(orphan, locked.pid()));
-    }
-    world.text(&["locks", "release", "--key", "k", "--reason", "stuck"]);
-    let (ended, said) = locked.end();
-    assert_eq!(ended.code(), Some(70), "{said}");
-    until(|| !lives(&of_the_command));
-    assert!(lives(&of_the_job));
-    send(of_the_job.parse().unwrap(), Signal::SIGKILL);
-}
-
-/// Whether a process has this parent.
-fn is_below(pid: &str, parent: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let after_name = stat.rsplit_once(") ").map(|(_, rest)| rest);
-    let found = after_name.and_then(|rest| rest.split(' ').nth(1));
-    found == Some(parent.to_string().as_str())
-}
-
-#[test]
 fn what_a_command_leaves_in_the_background_outlives_its_own_end_and_no_zombie_is_left() {
     let world = World::new();
     let script = "(sleep 600 2>&- & echo $!); (sleep 0.1 & echo $!); read line";

@@ -125,15 +125,17 @@ async fn what_no_rule_allows_is_denied() {
         .list_sessions(by(&ops, ListSessionsRequest::default()))
         .await;
     assert_eq!(refused(sessions), denied());
-    let describe = DescribeLockRequest {
-        key: "orders/1".to_owned(),
+    let describe = |key: &str| DescribeLockRequest {
+        key: key.to_owned(),
         ..Default::default()
     };
-    assert_eq!(
-        refused(admin.describe_lock(by(&billing, describe.clone())).await),
-        denied()
-    );
-    admin.describe_lock(by(&ops, describe)).await.unwrap();
+    // Whoever may lock a key may see for whom it waits.
+    for who in [&billing, &ops] {
+        let own = admin.describe_lock(by(who, describe("orders/1"))).await;
+        own.unwrap();
+        let other = admin.describe_lock(by(who, describe("other"))).await;
+        assert_eq!(refused(other), denied());
+    }
     let force = ForceReleaseRequest {
         name: public_part(&held.lock_ref).to_owned(),
         reason: "stuck".to_owned(),

@@ -10,9 +10,13 @@
 #[path = "../support/certificates.rs"]
 mod certificates;
 mod counter;
+#[allow(dead_code, reason = "the tests of the contract use more of it")]
+#[path = "../rpc/frames.rs"]
+mod frames;
 #[path = "../support/history/mod.rs"]
 mod history;
 mod liveness;
+mod memory;
 mod process;
 mod readme;
 mod secured;

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fermata::access::NewToken;
-use fermata_client::{CallMetadata, Client, ClientOptions, Dialer, LockRequest, Tls, Token};
+use fermata_client::{
+    CallError, CallMetadata, Client, ClientOptions, Dialer, LockRequest, Tls, Token,
+};
 use fermata_proto::lock_service_client::LockServiceClient;
 use fermata_proto::{LockState, WatchLockRequest};
 use nix::sys::signal::{Signal, kill};
@@ -21,7 +23,7 @@ use uuid::Uuid;
 use super::certificates::Authority;
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// For how long files are replaced under load, in seconds; ten times as often as by hand.
+/// For how long files are replaced under load, in seconds: each second, and where that is long each 10 s.
 const ROTATION: &str = "FERMATA_ROTATION_SECONDS";
 
 pub fn token(name: &str) -> NewToken {
@@ -152,6 +154,19 @@ impl Server {
         });
         client.list_tables().await.is_ok()
     }
+
+    /// Whether a rule lets the one with this token read.
+    async fn may_read(&self, ca: &Path, token: &NewToken) -> bool {
+        let client = self.client(ClientOptions {
+            token: Some(Token::from_text(&token.token).unwrap()),
+            ..trusting(ca)
+        });
+        match client.get("default", "held").await {
+            Ok(_) => true,
+            Err(CallError::Denied(_)) => false,
+            Err(error) => panic!("{error}: {}", self.log()),
+        }
+    }
 }
 
 impl Drop for Server {
@@ -173,6 +188,20 @@ pub const EVERYTHING: &str = r#"
 who = ["*"]
 table = "*"
 allow = ["lock", "read", "write", "admin"]
+"#;
+
+const BILLING: &str = r#"
+[[rule]]
+who = ["billing"]
+table = "*"
+allow = ["lock", "read", "write"]
+"#;
+
+const AUDITOR: &str = r#"
+[[rule]]
+who = ["auditor"]
+table = "*"
+allow = ["read"]
 "#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -339,7 +368,8 @@ async fn files_are_replaced_under_load_and_no_lock_is_lost() {
     let (first, second) = (Authority::named("first"), Authority::named("second"));
     let mut present = token("billing");
     let (mut present_ca, mut other_ca) = (&first, &second);
-    let server = Server::start(Files::new(&first, &[&present], EVERYTHING));
+    let auditor = token("auditor");
+    let server = Server::start(Files::new(&first, &[&present, &auditor], BILLING));
     let both = server.files.path("both-ca");
     let pem = [first.file(), second.file()].map(|file| fs::read(file).unwrap());
     fs::write(&both, pem.concat()).unwrap();
@@ -386,7 +416,8 @@ async fn files_are_replaced_under_load_and_no_lock_is_lost() {
         server.files.certify(present_ca);
         // A token takes the place of another: first both, then clients change over, then the new one alone.
         let next = token("billing");
-        server.files.know(&[&present, &next], EVERYTHING);
+        let rules = fs::read_to_string(server.files.path("rules")).unwrap();
+        server.files.know(&[&present, &next, &auditor], &rules);
         // Whoever connects anew sees the new certificate, and is known by the new token.
         let (mut certified, mut known) = (false, false);
         let waited = Instant::now();
@@ -397,11 +428,17 @@ async fn files_are_replaced_under_load_and_no_lock_is_lost() {
         }
         replace(&token_file, &next.token);
         sleep(Duration::from_millis(1_200)).await;
-        // Rules change as well: one that nobody needs comes and goes.
-        let more = format!(
-            "{EVERYTHING}\n[[rule]]\nwho = [\"round-{rounds}\"]\ntable = \"*\"\nallow = [\"read\"]\n"
-        );
-        server.files.know(&[&next], &more);
+        // Rules change as well: an auditor may read in every second round.
+        let may_read = rounds % 2 == 0;
+        let rules = match may_read {
+            true => format!("{BILLING}{AUDITOR}"),
+            false => BILLING.to_owned(),
+        };
+        server.files.know(&[&next, &auditor], &rules);
+        let waited = Instant::now();
+        while server.may_read(&both, &auditor).await != may_read {
+            assert!(waited.elapsed() < PATIENCE, "{}", server.log());
+        }
         let waited = Instant::now();
         while server.is_reached_by(&both, &present).await {
             assert!(waited.elapsed() < PATIENCE, "{}", server.log());
@@ -410,6 +447,8 @@ async fn files_are_replaced_under_load_and_no_lock_is_lost() {
         rounds += 1;
         sleep(every.saturating_sub(begun.elapsed() - at)).await;
     }
+    let rounds_min = if seconds > 30 { 5 } else { 2 };
+    assert!(rounds >= rounds_min, "{rounds} rounds");
     assert!(!server.is_reached_by(&other_ca.file(), &present).await);
     let made_so_far = made.load(Ordering::Relaxed);
     until("sections go on", || {
