@@ -90,7 +90,7 @@ mod tests {
             ("info", true),
             ("warn,fermata=debug", true),
             ("info,h2=trace", false),
-            (" h2::proto=warn , info", false),
+            ("h2::proto=warn,info", false),
             ("", false),
         ] {
             let filter = parsed(given).unwrap().to_string();
