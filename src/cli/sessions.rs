@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use fermata_client::public_part;
 use fermata_command::output::{Format, colour, one_line, print_json, print_text};
 use fermata_command::remote::who;
 use fermata_command::{Failure, Remote, Span};
@@ -102,8 +103,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
 
 async fn end_one(args: EndArgs) -> Result<u8, Failure> {
     let client = args.remote.client()?;
-    // What stands behind the dot lets act for it, and is shown nowhere.
-    let id = args.session.split('.').next().unwrap_or_default();
+    let id = public_part(&args.session);
     let by = args.by.unwrap_or_else(who);
     let already_ended = client.end_session(id, &args.reason, &by).await?;
     match args.remote.format() {

@@ -17,13 +17,12 @@ use tonic::transport::server::Connected;
 use crate::access::Origin;
 use crate::clock::{Clock as _, SystemClock};
 use crate::log_throttle::LogThrottle;
-use crate::rpc::budget::{AccountLimits, Accounts, Connection, ConnectionInfo, FrameScan, ShareOf};
+use crate::rpc::budget::{
+    AccountLimits, Accounts, Connection, ConnectionInfo, FrameScan, PREFACE_BYTES, ShareOf,
+};
 use crate::rpc::stopping::Stopping;
 
-/// What an HTTP/2 client sends first, in bytes. (Pings start only after it.)
-const PREFACE_BYTES: usize = 24;
-
-/// How long a client may take for that.
+/// How long a client may take for what it sends first. (Pings start only after it.)
 const PREFACE_WITHIN: Duration = Duration::from_secs(10);
 
 /// A connection, and what it counts as for as long as it is there.

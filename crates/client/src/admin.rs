@@ -197,12 +197,10 @@ impl Client {
         reason: &str,
         forced_by: &str,
     ) -> Result<bool, CallError> {
-        // Behind the dot stands what lets its client act.
-        let id = session_id.split('.').next().unwrap_or_default();
         let answer = self
             .call(|attempt| {
                 let request = attempt.request(proto::EndSessionRequest {
-                    session_id: id.to_owned(),
+                    session_id: public_part(session_id).to_owned(),
                     reason: reason.to_owned(),
                     forced_by: forced_by.to_owned(),
                 });

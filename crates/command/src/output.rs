@@ -117,7 +117,7 @@ pub fn aligned<R: AsRef<[String]>>(rows: &[R], is_of_names: impl Fn(usize) -> bo
         let cells = row.as_ref().iter().zip(&widths).enumerate();
         let cells = cells.map(|(column, (cell, to))| match is_of_names(column) {
             true => padded(cell, *to),
-            false => format!("{}{cell}", padded("", to.saturating_sub(width(cell)))),
+            false => format!("{}{cell}", " ".repeat(to.saturating_sub(width(cell)))),
         });
         let line = cells.collect::<Vec<_>>().join("  ");
         line.trim_end().to_owned()

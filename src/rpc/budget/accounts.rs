@@ -269,16 +269,21 @@ mod tests {
         ShareOf::Address([10, 0, 0, last].into())
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn one_address_leaves_a_tenth_of_the_connections_to_others_and_its_idle_ones_make_room() {
-        let accounts = Accounts::new(AccountLimits {
-            connections_max: 100,
+    /// For so many connections.
+    fn accounts(connections_max: usize) -> Accounts {
+        Accounts::new(AccountLimits {
+            connections_max,
             connection_bytes_max: 1 << 30,
             bytes_max: 1 << 30,
             window_bytes: 0,
             answer_max: Duration::from_secs(1),
             listings_of_share: 1,
-        });
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_address_leaves_a_tenth_of_the_connections_to_others_and_its_idle_ones_make_room() {
+        let accounts = accounts(100);
         let mut greedy = Vec::new();
         while let Some(connection) = accounts.admit(address(1)).await {
             // In use, so that it makes no room.
@@ -311,14 +316,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_on_which_nobody_is_known_ends_after_so_many_calls() {
-        let accounts = Accounts::new(AccountLimits {
-            connections_max: 10,
-            connection_bytes_max: 1 << 30,
-            bytes_max: 1 << 30,
-            window_bytes: 0,
-            answer_max: Duration::from_secs(1),
-            listings_of_share: 1,
-        });
+        let accounts = accounts(10);
         let strangers = accounts.admit(address(1)).await.unwrap();
         let known = accounts.admit(address(1)).await.unwrap();
         drop(known.account().begin(0, true));

@@ -4,7 +4,7 @@ use super::header_table::{BUFFER_BYTES, HeaderTable};
 use super::wide;
 
 /// What an HTTP/2 client sends first, in bytes.
-const PREFACE_BYTES: usize = 24;
+pub const PREFACE_BYTES: usize = 24;
 
 /// What a frame begins with: its length (3 bytes), its kind, flags, and its stream.
 const HEAD_BYTES: usize = 9;

@@ -19,7 +19,7 @@ mod unsent_body;
 pub use account::{Account, CallInFlight, OwnListings};
 pub use accounts::{AccountLimits, Accounts, Connection, Held};
 pub use charge::{Charge, KeptBytes, ReservedBytes};
-pub use frames::{FrameHead, FrameScan};
+pub use frames::{FrameHead, FrameScan, PREFACE_BYTES};
 pub use received_body::{Arrival, ReceivedBody};
 pub use share_of::{ConnectionInfo, ShareOf};
 pub use unread::UnreadBody;
