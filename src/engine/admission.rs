@@ -577,7 +577,8 @@ mod tests {
 
     #[test]
     fn as_much_is_done_after_ten_minutes_of_overload() {
-        let done = done_in_time(ms(5_000));
+        // As many as may ever be begun take this store a second: with a longer deadline none would be late.
+        let done = done_in_time(ms(800));
         assert!(done > 55_000, "{done}");
         let done = done_in_time(ms(200));
         assert!(done > 10_000, "{done}");
