@@ -9,6 +9,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::builder::{PathBufValueParser, TypedValueParser as _};
 use fermata_client::{Client, ClientOptions};
 use fermata_command::output::{Format, print_text};
 use fermata_command::{Failure, Remote, exit};
@@ -18,8 +19,8 @@ use uuid::Uuid;
 
 use super::aside::Aside;
 use super::detached::detached;
+use super::print::print_detached;
 use super::signals::Signals;
-use super::stdout;
 use crate::clock::{Clock as _, SystemClock};
 use crate::store::embedded::{
     ArchiveError, BackupSummary, EmbeddedOptions, RestoreError, check_backup, restore,
@@ -53,7 +54,7 @@ Examples:
 #[command(after_help = BACKUP_HELP)]
 pub struct BackupArgs {
     /// The file; there must be none yet
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", value_parser = PathBufValueParser::new().try_map(named))]
     file: PathBuf,
 
     #[command(flatten)]
@@ -92,7 +93,7 @@ Examples:
 #[command(after_help = RESTORE_HELP)]
 pub struct RestoreArgs {
     /// The backup
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", value_parser = PathBufValueParser::new().try_map(named))]
     file: PathBuf,
 
     /// The data directory of the server that is to be started; made if there is none
@@ -106,6 +107,16 @@ pub struct RestoreArgs {
     /// How to print
     #[arg(long, value_enum, default_value_t)]
     output: Format,
+}
+
+/// Neither stdin nor stdout, as `-` is elsewhere.
+fn named(file: PathBuf) -> Result<PathBuf, &'static str> {
+    match file.as_os_str() == "-" {
+        true => Err(
+            "a backup is a file, which is read to its end before it gets its name; a file of this name is ./-",
+        ),
+        false => Ok(file),
+    }
 }
 
 fn io_failure(what: &str, path: &Path, error: &io::Error) -> Failure {
@@ -166,7 +177,7 @@ async fn make(args: BackupArgs, client: Client) -> Result<u8, Failure> {
     }
     let summary = partial.check().await?;
     let named = partial.into_named()?;
-    stdout::print(shown(args.remote.format(), &summary, None)).await?;
+    print_detached(shown(args.remote.format(), &summary, None)).await?;
     named.keep();
     Ok(0)
 }
@@ -291,11 +302,8 @@ pub fn run_restore(args: &RestoreArgs) -> Result<u8, Failure> {
     })?;
     given?;
     let shown = shown(args.output, &restored.summary, Some(restored.fence_floor));
-    print_text(&shown).map_err(|error| {
-        let made = args.data_dir.display();
-        let what = format!("the store in {made} is made; what it has cannot be printed: {error}");
-        Failure::new(exit::IO, what)
-    })?;
+    let made = format!("the store in {} is made", args.data_dir.display());
+    print_text(&shown).map_err(|error| Failure::unprinted(&made, error))?;
     Ok(0)
 }
 

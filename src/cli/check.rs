@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use fermata_command::exit;
+use fermata_command::output::{print_json, print_text};
 use serde_json::json;
 
 use super::settings::Settings;
@@ -15,7 +16,9 @@ use crate::config::{Config, Problem, StoreKind};
 /// back as a file. Problems are listed all at once, each with where it was set. Nothing is opened or
 /// started.
 #[derive(Debug, Clone, clap::Args)]
-#[command(after_help = "Exit status: 0 the configuration is valid; 78 it is not.")]
+#[command(
+    after_help = "Exit status: 0 the configuration is valid; 74 it cannot be printed; 78 it is not valid."
+)]
 pub struct Args {
     #[command(flatten)]
     settings: Settings,
@@ -37,10 +40,9 @@ enum Output {
 /// Runs the command.
 pub async fn run(args: Args) -> Result<u8, io::Error> {
     let loaded = args.settings.load();
-    let mut stdout = io::stdout().lock();
     match (args.output, loaded) {
         (Output::Text, Ok(config)) => {
-            write!(stdout, "{}", effective_toml(&config)?)?;
+            print_text(&effective_toml(&config)?)?;
             Ok(0)
         }
         (Output::Text, Err(problems)) => {
@@ -48,11 +50,11 @@ pub async fn run(args: Args) -> Result<u8, io::Error> {
             Ok(exit::CONFIG)
         }
         (Output::Json, Ok(config)) => {
-            print_json(&mut stdout, Some(&effective(config)), &[])?;
+            print_json(&answer(Some(&effective(config)), &[]))?;
             Ok(0)
         }
         (Output::Json, Err(problems)) => {
-            print_json(&mut stdout, None, &problems.0)?;
+            print_json(&answer(None, &problems.0))?;
             Ok(exit::CONFIG)
         }
     }
@@ -71,16 +73,10 @@ fn effective_toml(config: &Config) -> Result<String, io::Error> {
     toml::to_string(&effective(config.clone())).map_err(io::Error::other)
 }
 
-fn print_json(
-    out: &mut impl Write,
-    config: Option<&Config>,
-    problems: &[Problem],
-) -> Result<(), io::Error> {
-    let answer = json!({
+fn answer(config: Option<&Config>, problems: &[Problem]) -> serde_json::Value {
+    json!({
         "valid": config.is_some(),
         "config": config,
         "problems": problems,
-    });
-    serde_json::to_writer_pretty(&mut *out, &answer)?;
-    writeln!(out)
+    })
 }

@@ -18,8 +18,9 @@ The value is written as it is (on a terminal with an end of line). With
 \"fencing_token\".
 
 Exit status: 0; 1 the key has no value; 64 malformed; 66 no such table or
-lockRef; 69 no server; 70 the lock is lost; 75 the lockRef does not hold its
-key yet, a limit is reached, or the server is overloaded; 77 not allowed.
+lockRef; 69 no server; 70 the lock is lost; 74 it cannot be printed; 75 the
+lockRef does not hold its key yet, a limit is reached, or the server is
+overloaded; 77 not allowed.
 
 Examples:
   fermata get orders-42

@@ -10,7 +10,7 @@ Without SERVICE: whether the server has its store, and may answer. With
 store that does not. It asks grpc.health.v1, which needs no login.
 
 Exit status: 0 it serves; 64 malformed; 66 no such service; 69 it does not
-serve, or there is no server.
+serve, or there is no server; 74 it cannot be printed.
 
 Examples:
   fermata health && echo up

@@ -5,14 +5,14 @@ use std::pin::pin;
 use fermata_client::LockGuard;
 use fermata_command::failure::status_of_signal;
 use fermata_command::output::Format;
-use fermata_command::{Failure, exit};
+use fermata_command::{Failure, exit, stdout};
 use serde_json::json;
 use tokio::time::timeout;
 
 use super::aside::Aside;
 use super::lock::{RELEASE_LOST_MAX, lost_words, release};
+use super::print::print_detached;
 use super::signals::{Signals, ends_a_wait};
-use super::stdout;
 
 /// What is printed of a lock that is kept without a command.
 pub struct Shown<'a> {
@@ -40,12 +40,12 @@ impl Shown<'_> {
 
 /// Refuses to take a lock that nobody could know of.
 pub fn refuse_without_stdout() -> Result<(), Failure> {
-    match stdout::was_closed() {
-        true => Err(Failure::new(
+    match stdout::open() {
+        Ok(_) => Ok(()),
+        Err(closed) => Err(Failure::new(
             exit::IO,
-            "stdout is closed: without a command the lockRef is printed there",
+            format!("{closed}: without a command the lockRef is printed there"),
         )),
-        false => Ok(()),
     }
 }
 
@@ -56,7 +56,7 @@ pub async fn hold(
     shown: &Shown<'_>,
     aside: &Aside,
 ) -> Result<u8, Failure> {
-    let mut printing = pin!(stdout::print(shown.text(&guard)));
+    let mut printing = pin!(print_detached(shown.text(&guard)));
     let mut is_printed = false;
     let lost = loop {
         tokio::select! {

@@ -18,6 +18,7 @@ mod hold;
 mod ignored;
 mod lock;
 mod locks;
+mod print;
 mod put;
 mod replica;
 mod schema;
@@ -25,17 +26,16 @@ pub mod serve;
 mod sessions;
 mod settings;
 mod signals;
-mod stdout;
 mod token;
 mod value;
 mod views;
 mod waiting;
 
 use std::ffi::OsString;
-use std::io::{self, Write as _};
+use std::io::Write as _;
 
 use clap::{CommandFactory as _, Parser};
-use fermata_command::{Failure, Remote, exit};
+use fermata_command::{Failure, Remote, exit, stdout};
 
 const HELP: &str = "\
 Examples:
@@ -157,12 +157,14 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
 
 /// Prints help, or why the words make no sense.
 fn printed(error: &clap::Error) -> u8 {
-    let printed = error.print().and_then(|()| io::stdout().flush());
-    match (printed, error.use_stderr()) {
+    let printed = error.print();
+    if error.use_stderr() {
         // Where it cannot be said, the status is left.
-        (_, true) => exit::USAGE,
-        (Ok(()), false) => 0,
-        (Err(unread), false) => failed(&unread.into()),
+        return exit::USAGE;
+    }
+    match printed.and_then(|()| stdout::open()?.flush()) {
+        Ok(()) => 0,
+        Err(unread) => failed(&unread.into()),
     }
 }
 
@@ -177,7 +179,7 @@ fn failed(failure: &Failure) -> u8 {
 fn completions(shell: clap_complete::Shell) -> Result<u8, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "fermata", &mut script);
-    io::stdout().write_all(&script)?;
+    stdout::open()?.write_all(&script)?;
     Ok(0)
 }
 

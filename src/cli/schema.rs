@@ -37,8 +37,8 @@ struct Names {
 }
 
 const PRINT_HELP: &str = "\
-Exit status: 0; 64 the command line makes no sense; 78 the settings are not
-valid.
+Exit status: 0; 64 the command line makes no sense; 74 it cannot be printed; 78
+the settings are not valid.
 
 Examples:
   fermata schema print --replication datacenter1=3
@@ -100,6 +100,7 @@ Exit status:
   0   nothing is wrong, advice aside
   64  the command line makes no sense
   69  the cluster, or one of its nodes, cannot be asked
+  74  it cannot be printed
   78  something is wrong, be it with the settings
 
 Examples:
@@ -134,6 +135,7 @@ Exit status:
   0   done
   64  the command line makes no sense
   69  the cluster cannot be reached, refused, or a replica runs
+  74  it is done, and cannot be printed
   78  the settings are not valid, or the tables are of another version
 
 Example:
@@ -221,7 +223,9 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
             let config = args.cluster.load(args.file)?;
             let options = cluster::options(&config.store.cassandra)?;
             let floor = restored(options, args.above).await?;
-            print_text(&format!("fencing tokens go on above {floor}\n"))?;
+            let what = format!("fencing tokens go on above {floor}");
+            let printed = print_text(&format!("{what}\n"));
+            printed.map_err(|error| Failure::unprinted(&what, error))?;
             Ok(0)
         }
         SchemaCommand::Check(args) => {

@@ -22,8 +22,8 @@ OWNER is a label that the client gave itself. IDENTITY is who opened the
 session, as far as the server knows; there is no such column where clients
 have none.
 
-Exit status: 0; 64 malformed; 69 no server; 75 too many list at once; 77 not
-allowed.
+Exit status: 0; 64 malformed; 69 no server; 74 it cannot be printed; 75 too
+many list at once; 77 not allowed.
 
 Examples:
   fermata sessions
@@ -40,8 +40,8 @@ there only fencing tokens help. It takes `admin` for everything; who and why
 go to the audit log.
 
 Exit status: 0 (also if it had ended before, or never was: compare the id); 64
-malformed; 69 no server; 75 a limit is reached, or the server is overloaded; 77
-not allowed.
+malformed; 69 no server; 74 it is done, and cannot be printed; 75 a limit is
+reached, or the server is overloaded; 77 not allowed.
 
 Example:
   fermata sessions end 7d9f0b6e-5c1a-4f0e-9a55-0c1f5b8f2a11 --reason lost";
@@ -106,20 +106,20 @@ async fn end_one(args: EndArgs) -> Result<u8, Failure> {
     let id = public_part(&args.session);
     let by = args.by.unwrap_or_else(who);
     let already_ended = client.end_session(id, &args.reason, &by).await?;
-    match args.remote.format() {
+    let what = match already_ended {
+        // Of one that ended long ago nothing is known any more.
+        true => "had ended before, or never was",
+        false => "ended, with all that lived by it",
+    };
+    let what = format!("{} {what}", one_line(id));
+    let printed = match args.remote.format() {
         Format::Json => print_json(&json!({
             "session_id": id,
             "already_ended": already_ended,
-        }))?,
-        Format::Text => {
-            let what = match already_ended {
-                // Of one that ended long ago nothing is known any more.
-                true => "had ended before, or never was",
-                false => "ended, with all that lived by it",
-            };
-            print_text(&format!("{} {what}\n", one_line(id)))?;
-        }
-    }
+        })),
+        Format::Text => print_text(&format!("{what}\n")),
+    };
+    printed.map_err(|error| Failure::unprinted(&what, error))?;
     Ok(0)
 }
 

@@ -9,7 +9,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use fermata_client::{Client, LockStatus, public_part};
 use fermata_command::output::{Format, print_json};
 use fermata_command::remote::variable;
-use fermata_command::{Failure, exit};
+use fermata_command::{Failure, exit, stdout};
 use serde_json::json;
 
 use super::lock::LOCK_REF_VARIABLE;
@@ -50,7 +50,7 @@ pub fn read(given: Option<&str>, file: Option<&PathBuf>) -> Result<Bytes, Failur
 
 /// Writes a value as it is; for a terminal with an end of line.
 pub fn write(value: &[u8]) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
+    let mut stdout = stdout::open()?;
     stdout.write_all(value)?;
     if stdout.is_terminal() && !value.ends_with(b"\n") {
         stdout.write_all(b"\n")?;
@@ -100,10 +100,10 @@ pub fn print_written(format: Format, lock_ref: &str, fencing_token: u64) -> Resu
         Format::Json => print_json(&json!({
             "name": public_part(lock_ref),
             "fencing_token": fencing_token,
-        }))?,
-        Format::Text => {}
+        }))
+        .map_err(|error| Failure::unprinted("it is written", error)),
+        Format::Text => Ok(()),
     }
-    Ok(())
 }
 
 /// The lockRef with its present grant: it may have been taken over since it was handed on.

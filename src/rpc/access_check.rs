@@ -109,34 +109,25 @@ impl AccessCheck {
 
     /// The same of what is not about one key, nor one session.
     pub fn check_scope(&self, login: &Login, verbs: Verbs, scope: Scope<'_>) -> Result<(), Status> {
+        self.check_any(login, &[verbs], scope)
+    }
+
+    /// Whether a login still counts, and may do this in one of these ways.
+    pub fn check_any(&self, login: &Login, ways: &[Verbs], scope: Scope<'_>) -> Result<(), Status> {
         let policy = self.access.policy();
         let known = policy.still_knows(login);
         known.map_err(|why| self.has_ended(login, why))?;
-        if policy.allows(&login.identity, verbs, scope) {
+        let allows = |verbs: &Verbs| policy.allows(&login.identity, *verbs, scope);
+        if ways.iter().any(allows) {
             return Ok(());
         }
         let (identity, from) = (&*login.identity, &*login.from);
-        let denied = status::denied(identity, verbs, scope);
+        let denied = status::denied(identity, ways, scope);
         if let Some(left_out) = is_to_be_written(&self.calls) {
             let what = denied.message();
             tracing::warn!(target: AUDIT, identity, from, what, left_out, "a call was denied");
         }
         Err(denied)
-    }
-
-    /// Whether a login still counts, and may do one of these.
-    pub fn check_either(
-        &self,
-        login: &Login,
-        (one, other): (Verb, Verb),
-        scope: Scope<'_>,
-    ) -> Result<(), Status> {
-        self.still_knows(login)?;
-        let policy = self.access.policy();
-        match policy.allows(&login.identity, one.into(), scope) {
-            true => Ok(()),
-            false => self.check_scope(login, other.into(), scope),
-        }
     }
 
     /// Whether a login still counts.

@@ -132,12 +132,6 @@ where
         request.extensions_mut().insert(deadline);
         let connection = request.extensions().get::<ConnectionInfo>().cloned();
         let account = connection.as_ref().map(|info| &info.account);
-        if let Some(overloaded) = self.layer.overloaded(request.uri().path()) {
-            if let Some(account) = account {
-                account.note_refused();
-            }
-            return Box::pin(refuse(request, account.cloned(), overloaded));
-        }
         let caller = connection.as_ref().and_then(|info| info.origin.as_ref());
         let path = request.uri().path();
         match self.layer.check.login(path, request.headers(), caller) {
@@ -148,6 +142,12 @@ where
                 }
                 return Box::pin(refuse(request, account.cloned(), refused.into_http()));
             }
+        }
+        if let Some(overloaded) = self.layer.overloaded(request.uri().path()) {
+            if let Some(account) = account {
+                account.note_refused();
+            }
+            return Box::pin(refuse(request, account.cloned(), overloaded));
         }
         let path = request.uri().path();
         let open = account.map(|account| {

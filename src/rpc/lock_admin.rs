@@ -191,9 +191,9 @@ impl LockAdmin for LockAdminRpc {
         let describe = DescribeLock::parse(request.get_ref().clone(), &self.limits)?;
         // Whoever may lock the key may see for whom it waits.
         let login = self.router.context(&request).login;
-        let either = (Verb::Lock, Verb::Admin);
+        let either = [Verb::Lock.into(), Verb::Admin.into()];
         let access = self.router.access();
-        access.check_either(&login, either, Scope::Key(describe.id()))?;
+        access.check_any(&login, &either, Scope::Key(describe.id()))?;
         Span::current().record("table", display(&describe.id().table));
         let _turn = listing_turn(&request, answer_by).await?;
         let shown = within(answer_by, describe.answer(&self.sources, answer_by)).await?;

@@ -15,6 +15,7 @@ use futures_util::future::{join, join_all, ready};
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
+use super::budget::wide;
 use super::calls::{AcquireLock, CallContext, UnaryCall as _};
 use super::deadline::{by, later};
 use super::part_limit::{Part, PartLimit};
@@ -27,6 +28,11 @@ use crate::lock::ReplicaId;
 /// unless set, and its client asks at half of that.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
+/// What one renewal takes from when it is asked for, in bytes …
+const ASKED_BYTES: u64 = 1024;
+/// … and besides while it is worked at, in bytes: 50 KiB at most, which few have.
+const PART_BYTES: u64 = 32 * 1024;
+
 /// What came of one renewal.
 type Renewed = Result<AcquireLockResponse, Status>;
 
@@ -38,21 +44,13 @@ pub async fn renew(
 ) -> Result<RenewLocksResponse, Status> {
     let lock_refs = ask.lock_refs;
     parse::lock_refs(&lock_refs, &context.limits)?;
+    let connection = context.connection.as_ref();
+    let _kept = connection.map(|connection| connection.keep(wide(lock_refs.len()) * ASKED_BYTES));
     let soon = later(Instant::now(), ANSWER_WITHIN);
     let renewals = Renewals {
         router,
         answer_by: context.deadline.answer_within(ANSWER_WITHIN).min(soon),
         context,
-    };
-    // Of those of one connection some are worked at: who asks for many holds up nobody else.
-    let turn = async {
-        match &context.renewal_turns {
-            Some(turns) => turns.acquire().await.ok(),
-            None => None,
-        }
-    };
-    let Ok(_turn) = timeout_at(renewals.answer_by, turn).await else {
-        return Err(status::outcome_unknown());
     };
     let renewed = renewals.all(lock_refs).await;
     Ok(RenewLocksResponse {
@@ -129,7 +127,7 @@ impl Renewals<'_> {
         let parts = group.calls.iter();
         let parts =
             parts.map(|call| -> Part<'_, Renewed> { Box::new(move || Box::pin(self.one(call))) });
-        let renewed = PartLimit::default().all(parts).await;
+        let renewed = self.worked_at(parts.collect()).await;
         group.indices.into_iter().zip(renewed).collect()
     }
 
@@ -148,8 +146,16 @@ impl Renewals<'_> {
                 None => Box::pin(self.one(call)),
             })
         });
-        let renewed = PartLimit::default().all(parts).await;
+        let renewed = self.worked_at(parts.collect()).await;
         group.indices.into_iter().zip(renewed).collect()
+    }
+
+    /// With those of other calls that came on the same connection, by turns.
+    async fn worked_at(&self, parts: Vec<Part<'_, Renewed>>) -> Vec<Renewed> {
+        match &self.context.connection {
+            Some(connection) => connection.parts().all(parts, self.answer_by).await,
+            None => PartLimit::default().all(parts, self.answer_by).await,
+        }
     }
 
     /// Where it belongs, as a call of its own.
@@ -157,6 +163,8 @@ impl Renewals<'_> {
         if Instant::now() >= self.answer_by {
             return Err(status::outcome_unknown());
         }
+        let connection = self.context.connection.as_ref();
+        let _kept = connection.map(|connection| connection.keep(PART_BYTES));
         let made = self.router.make_part(call, self.context, self.answer_by);
         let served = by(self.answer_by, made).await?;
         Ok(served.answer)

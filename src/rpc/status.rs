@@ -226,8 +226,8 @@ pub fn login_ended(why: LoginRefused) -> Status {
         .status()
 }
 
-/// No rule allows this. Nothing was done.
-pub fn denied(identity: &str, verbs: Verbs, scope: Scope<'_>) -> Status {
+/// No rule allows this, in any of the ways in which it may be allowed. Nothing was done.
+pub fn denied(identity: &str, ways: &[Verbs], scope: Scope<'_>) -> Status {
     let who = match identity {
         "" => "nobody in particular",
         identity => identity,
@@ -247,7 +247,8 @@ pub fn denied(identity: &str, verbs: Verbs, scope: Scope<'_>) -> Status {
         Scope::Own => "anywhere".to_owned(),
         Scope::Everything => "on everything".to_owned(),
     };
-    let verbs = verbs.names();
+    let verbs = ways.iter().copied().map(Verbs::names);
+    let verbs = verbs.collect::<Vec<_>>().join(" or to ");
     let words = format!("no rule allows {who} to {verbs} {what}");
     StatusBuilder::new(Code::PermissionDenied, words, "NOT_ALLOWED")
         .with("verbs", verbs)

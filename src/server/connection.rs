@@ -176,6 +176,10 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Guarded<IO> {
             let account = this.counted.account();
             incoming.advance(came, |head| account.frame_came(&head));
             account.note_headers(incoming.kept_by_headers());
+            if incoming.had_too_large_a_block() {
+                account.cut("its headers are larger than 32 KiB");
+                return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+            }
         }
         if let Some((came, _)) = &mut this.preface {
             let first = buf.filled().get(before).copied();

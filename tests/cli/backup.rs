@@ -32,6 +32,16 @@ fn token(world: &World, key: &str) -> u64 {
 }
 
 #[test]
+fn a_backup_is_neither_stdin_nor_stdout() {
+    let world = World::new();
+    for words in [&["backup", "-"][..], &["restore", "-", "--data-dir", "d"]] {
+        let (status, said) = refused(&world.run(words));
+        assert_eq!(status, Some(64), "{said}");
+        assert!(said.contains("./-"), "{said}");
+    }
+}
+
+#[test]
 fn what_was_backed_up_is_there_again_and_no_token_falls() {
     let world = World::new();
     world.text(&["put", "kept", "before"]);

@@ -197,6 +197,33 @@ fn a_lock_without_a_command_and_without_a_stdout_is_not_taken() {
 }
 
 #[test]
+fn what_cannot_be_printed_since_stdout_is_closed_is_said() {
+    let world = World::new();
+    let fermata = |words: &str| world.start_shell(&format!("exec fermata {words}")).end();
+    let (ended, said) = fermata("put k v >&-");
+    assert!(ended.success(), "it prints nothing: {said}");
+    for words in [
+        "get k",
+        "get k --output json",
+        "locks ls",
+        "sessions",
+        "health",
+        "check",
+        "check --output json",
+        "explain",
+        "completions bash",
+        "--help",
+        "--version",
+    ] {
+        let (ended, said) = fermata(&format!("{words} >&-"));
+        assert_eq!(ended.code(), Some(74), "{words}: {said}");
+        assert!(said.contains("stdout is closed"), "{words}: {said}");
+        let (ended, said) = fermata(&format!("{words} >/dev/null"));
+        assert!(ended.success(), "{words}: {said}");
+    }
+}
+
+#[test]
 fn a_signal_ends_a_backup_whose_counts_nobody_takes() {
     let world = World::new();
     world.text(&["put", "k", "v"]);

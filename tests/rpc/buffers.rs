@@ -4,9 +4,10 @@ use fermata::limits::Limits;
 
 use crate::budgets::{session, unread_renewals, until};
 use crate::frames::{
-    DATA, END_HEADERS, END_STREAM, Frames, HEADERS, frame, headers_of_path, hello, streams,
+    DATA, END_HEADERS, END_STREAM, Frames, HEADERS, call_in_frames, frame, headers_of_path, hello,
+    path_of, streams,
 };
-use crate::retained::ended;
+use crate::retained::{ended, gone};
 use crate::world::World;
 
 /// Of a kind that nobody knows, which is ignored.
@@ -64,6 +65,67 @@ async fn paths_that_are_remembered_count_with_what_came_between_them() {
     until(async || accounts.held().bytes < 100 * 1_000).await;
     drop((hog, other));
     until(async || accounts.held().bytes == 0).await;
+}
+
+/// Waits until so many streams have ended.
+async fn until_ended(frames: &mut Frames, count: usize) {
+    let mut came = Vec::new();
+    until(async || {
+        came.extend(frames.ping().await);
+        gone(&came) == count
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn paths_of_blocks_in_several_frames_count_with_what_those_are_joined_in() {
+    let world = World::with(Limits::default()).await;
+    let mut hog = Frames::to(&world.engine);
+    hog.send(&hello()).await;
+    for stream in streams(50) {
+        let block = [vec![0x83, 0x86], path_of(0x44, 10, false)].concat();
+        hog.send(&call_in_frames(stream, &block, 5)).await;
+    }
+    until_ended(&mut hog, 50).await;
+    until(async || hog.accounts.held().bytes >= 50 * 16 * 1024).await;
+}
+
+#[tokio::test]
+async fn what_strings_are_decoded_into_counts() {
+    let world = World::with(Limits::default()).await;
+    let mut hog = Frames::to(&world.engine);
+    hog.send(&hello()).await;
+    // Only the first path is taken for one, and the stream refused.
+    let block = [
+        vec![0x83, 0x86],
+        path_of(0x04, 1, false),
+        path_of(0x04, 20_000, true),
+        path_of(0x44, 5, true),
+    ];
+    for stream in streams(50) {
+        hog.send(&call_in_frames(stream, &block.concat(), 16_384))
+            .await;
+    }
+    until_ended(&mut hog, 50).await;
+    until(async || hog.accounts.held().bytes >= 50 * 40_000).await;
+}
+
+#[tokio::test]
+async fn a_block_of_headers_is_read_up_to_a_bound() {
+    let world = World::with(Limits::default()).await;
+    let mut frames = Frames::to(&world.engine);
+    frames.send(&hello()).await;
+    let block = |length| [vec![0x83, 0x86], path_of(0x04, length, false)].concat();
+    frames
+        .send(&call_in_frames(1, &block(30_000), 16_384))
+        .await;
+    until_ended(&mut frames, 1).await;
+    frames
+        .send(&call_in_frames(3, &block(40_000), 16_384))
+        .await;
+    while frames.next().await.is_some() {}
+    until(async || frames.accounts.held().connections == 0).await;
+    assert_eq!(frames.accounts.held().bytes, 0);
 }
 
 #[tokio::test]

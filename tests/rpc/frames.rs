@@ -19,6 +19,7 @@ pub const ACK: u8 = 1;
 pub const SETTINGS: u8 = 4;
 pub const PING: u8 = 6;
 pub const GOAWAY: u8 = 7;
+pub const CONTINUATION: u8 = 9;
 pub const WINDOW_UPDATE: u8 = 8;
 
 /// The flag of the last frame of a stream, and that of headers that are complete.
@@ -178,6 +179,44 @@ pub fn headers_of_path(path: &str) -> Vec<u8> {
     block.extend([0x0f, 0x10, u8::try_from(content.len()).unwrap()]);
     block.extend(content);
     block
+}
+
+/// A path in a block of headers, which begins so: to be remembered (0x44) or not (0x04); as it is, or Huffman coded: eight zeros
+/// in five bytes each.
+pub fn path_of(first: u8, length: usize, is_huffman: bool) -> Vec<u8> {
+    assert!(!is_huffman || length.is_multiple_of(5), "{length}");
+    let huffman = if is_huffman { 0x80 } else { 0 };
+    let mut path = vec![first];
+    match length.checked_sub(127) {
+        None => path.push(huffman | u8::try_from(length).unwrap()),
+        Some(mut left) => {
+            path.push(huffman | 127);
+            while left > 127 {
+                path.push(u8::try_from(left & 127).unwrap() | 128);
+                left >>= 7;
+            }
+            path.push(u8::try_from(left).unwrap());
+        }
+    }
+    let byte = if is_huffman { 0 } else { b'/' };
+    path.resize(path.len() + length, byte);
+    path
+}
+
+/// A call with this block of headers, in frames of so many bytes at most.
+pub fn call_in_frames(stream: u32, block: &[u8], cut: usize) -> Vec<u8> {
+    let parts = block.chunks(cut);
+    let last = parts.len() - 1;
+    let mut call = Vec::new();
+    for (number, part) in parts.enumerate() {
+        let (kind, end) = match number {
+            0 => (HEADERS, END_STREAM),
+            _ => (CONTINUATION, 0),
+        };
+        let flags = end | if number == last { END_HEADERS } else { 0 };
+        call.extend(frame(kind, flags, stream, part));
+    }
+    call
 }
 
 /// A message as gRPC frames it.

@@ -17,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use crate::access::{create, token};
+use crate::access::{Files, by, create, token};
 use crate::each_call::{AnyCall, Caller, Came, Holdings, close, release};
 use crate::frames::{Frames, RST_STREAM, call, frame, hello};
 use crate::lever::{HANGING, Mode};
@@ -262,6 +262,22 @@ fn beginnings() -> [Call; 4] {
         Call::OpenSession(OpenSessionRequest::default()),
         Call::Get(get),
     ]
+}
+
+/// Nor does an answer to one keep its connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_is_not_known_hears_nothing_of_an_overload() {
+    let known = token("known");
+    let world = World::with_access(Files::new(&[&known], "").access).await;
+    let mut client = world.client().await;
+    world.store.send_replace(Mode::HangsInPart);
+    let hang = fill(&world, Begins::Entry).await;
+    let refused = client.create_lock_ref(by(&known, create("k", ""))).await;
+    assert!(is_overload(&refused.unwrap_err()));
+    let refused = client.create_lock_ref(create("k", "")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unauthenticated);
+    world.store.send_replace(Mode::Works);
+    hang.join_all().await;
 }
 
 /// By calls by themselves, and in frames of a Pipeline.

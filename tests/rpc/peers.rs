@@ -48,7 +48,7 @@ fn context() -> CallContext {
     CallContext {
         deadline: Deadline::of_headers(&http::HeaderMap::new()),
         login: fermata::access::Login::passed_on("ann", ""),
-        renewal_turns: None,
+        connection: None,
         zone: "west".into(),
         limits: Arc::new(Limits::default()),
         ids: Arc::new(SystemIds),

@@ -34,6 +34,12 @@ pub fn ended(came: &[crate::frames::Came]) -> usize {
         .count()
 }
 
+/// The same, or were taken back.
+pub fn gone(came: &[crate::frames::Came]) -> usize {
+    let resets = came.iter().filter(|came| came.kind == RST_STREAM);
+    ended(came) + resets.count()
+}
+
 /// Whoever takes an answer up to its last bytes makes the server keep those, and not the whole.
 #[tokio::test]
 async fn the_last_bytes_of_an_answer_keep_no_more_than_themselves() {

@@ -8,7 +8,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::frames::{ACK, HEADERS, PING, call, frame, hello_with_window, streams};
+use crate::frames::{
+    ACK, HEADERS, PING, call, call_in_frames, frame, hello, hello_with_window, path_of, streams,
+};
 use crate::process::{Client, Serve};
 
 const MIB: u64 = 1024 * 1024;
@@ -102,4 +104,55 @@ async fn answers_that_nobody_reads_take_no_more_memory_than_is_allowed_and_other
     let taken = most_taken(server.pid());
     assert!(taken < TAKEN_MAX, "{} MiB", taken / MIB);
     drop(hogs.unwrap());
+}
+
+/// As many paths as are remembered, each after a string for which more than 32 KiB are taken to decode it. `None`: the server has
+/// ended the connection.
+async fn remembered(port: u16) -> Option<TcpStream> {
+    let mut io = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let block = [
+        vec![0x83, 0x86],
+        path_of(0x04, 1, false),
+        path_of(0x04, 30_000, true),
+        path_of(0x44, 5, true),
+    ];
+    io.write_all(&hello()).await.ok()?;
+    let streams = streams(107).collect::<Vec<_>>();
+    for some in streams.chunks(10) {
+        for stream in some {
+            let call = call_in_frames(*stream, &block.concat(), 16_384);
+            io.write_all(&call).await.ok()?;
+        }
+        io.write_all(&frame(PING, 0, 0, b"thereyet")).await.ok()?;
+        loop {
+            let mut head = [0; 9];
+            io.read_exact(&mut head).await.ok()?;
+            let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+            io.read_exact(&mut payload).await.ok()?;
+            if (head[3], head[4]) == (PING, ACK) {
+                break;
+            }
+        }
+    }
+    Some(io)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn headers_that_are_remembered_take_no_more_memory_than_is_allowed() {
+    let allowed = 64 * MIB;
+    let server = Serve::with(&[
+        ("LIMITS__BYTES_IN_FLIGHT_MAX", allowed),
+        ("LIMITS__CONNECTION_BYTES_MAX", allowed),
+    ]);
+    let mut client = server.client();
+    section(&mut client).await;
+    let before = most_taken(server.pid());
+    let mut all = Vec::new();
+    for _ in 0..16 {
+        all.push(remembered(server.port).await);
+        section(&mut client).await;
+    }
+    let ended = all.iter().filter(|io| io.is_none()).count();
+    let taken = most_taken(server.pid()) - before;
+    assert!(taken < allowed, "{} MiB, {ended} ended", taken / MIB);
 }

@@ -17,13 +17,16 @@ pub struct Serve {
     pub data: TempDir,
 }
 
-fn spawn(data: &Path, port: u16) -> (Child, u16) {
+fn spawn(data: &Path, port: u16, settings: &[(&str, u64)]) -> (Child, u16) {
+    let settings = settings.iter();
+    let settings = settings.map(|(name, value)| (format!("FERMATA_CFG_{name}"), value.to_string()));
     let mut child = Command::new(env!("CARGO_BIN_EXE_fermata"))
         .arg("serve")
         .args(["--listen", &format!("127.0.0.1:{port}")])
         .arg("--data-dir")
         .arg(data)
         .env("FERMATA_CFG_LOG__FILTER", "warn")
+        .envs(settings)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -39,8 +42,13 @@ fn spawn(data: &Path, port: u16) -> (Child, u16) {
 
 impl Serve {
     pub fn start() -> Serve {
+        Serve::with(&[])
+    }
+
+    /// With these settings (until it is killed).
+    pub fn with(settings: &[(&str, u64)]) -> Serve {
         let data = tempfile::tempdir().unwrap();
-        let (child, port) = spawn(data.path(), 0);
+        let (child, port) = spawn(data.path(), 0, settings);
         Serve { child, port, data }
     }
 
@@ -48,7 +56,7 @@ impl Serve {
     pub fn kill_and_restart(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        let (child, port) = spawn(self.data.path(), self.port);
+        let (child, port) = spawn(self.data.path(), self.port, &[]);
         assert_eq!(port, self.port);
         self.child = child;
     }

@@ -33,6 +33,8 @@ use super::retry::{Backoff, Verdict, is_for_elsewhere, judge};
 pub(super) const ANSWER_BYTES_MAX: usize = 65 * 1024 * 1024;
 /// The server is told this much less than what is left, so that its answer still comes in time.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(100);
+/// How h2 names it; what a server answers with TLS is no frame.
+const FRAME_SIZE_ERROR: &str = "frame with invalid size";
 
 /// A client of the lock service. Cheap to clone; clones share their connections.
 #[derive(Clone)]
@@ -420,10 +422,13 @@ impl Client {
         let endpoint = self.shared.connections.name(at);
         let message = status.message();
         // Of a Unix socket both are the same words.
-        let words = match message.contains(&cause) {
+        let mut words = match message.contains(&cause) {
             true => format!("{endpoint}: {message}"),
             false => format!("{endpoint}: {message}: {cause}"),
         };
+        if endpoint.starts_with("http://") && words.contains(FRAME_SIZE_ERROR) {
+            words.push_str(" (where the server speaks TLS: https://)");
+        }
         let mut named = Status::new(status.code(), words);
         named.set_source(Arc::new(status));
         named

@@ -34,6 +34,18 @@ impl Failure {
         Failure::new(exit::USAGE, message)
     }
 
+    /// This was done, but cannot be printed.
+    pub fn unprinted(done: &str, error: io::Error) -> Failure {
+        let failure = Failure::from(error);
+        match failure.code {
+            exit::IO => {
+                let message = format!("{done}; that cannot be printed: {failure}");
+                Failure { message, ..failure }
+            }
+            _ => failure,
+        }
+    }
+
     /// Ended by a signal.
     pub fn signal(signal: Signal, message: impl Into<String>) -> Failure {
         Failure::new(status_of_signal(signal as i32), message)

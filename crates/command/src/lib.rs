@@ -8,6 +8,7 @@ pub mod failure;
 pub mod output;
 pub mod remote;
 mod span;
+pub mod stdout;
 
 pub use failure::Failure;
 pub use remote::Remote;

@@ -5,6 +5,8 @@ use std::ops::RangeInclusive;
 
 use unicode_width::UnicodeWidthStr;
 
+use crate::stdout;
+
 /// How to print.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
@@ -17,7 +19,7 @@ pub enum Format {
 
 /// Prints one JSON document.
 pub fn print_json(document: &serde_json::Value) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
+    let mut stdout = stdout::open()?;
     serde_json::to_writer_pretty(&mut stdout, document)?;
     writeln!(stdout)?;
     stdout.flush()
@@ -30,7 +32,7 @@ pub fn print_json_line(document: &serde_json::Value) -> io::Result<()> {
 
 /// Prints text.
 pub fn print_text(text: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
+    let mut stdout = stdout::open()?;
     stdout.write_all(text.as_bytes())?;
     stdout.flush()
 }

@@ -11,7 +11,7 @@ const REASONS: &str = include_str!("reasons.md");
 const HEADING: &str = "\n## ";
 
 const HELP: &str = "\
-Exit status: 0; 66 there is no such reason.
+Exit status: 0; 66 there is no such reason; 74 it cannot be printed.
 
 Examples:
   fermata explain

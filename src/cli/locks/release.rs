@@ -12,8 +12,8 @@ lock` stops its command. Until it has learned of it the former holder may still
 act on other systems: there only fencing tokens help.
 
 Exit status: 0 (also if it had ended before); 64 malformed; 66 no such entry,
-or nobody holds the key; 69 no server; 75 a limit is reached, or the server is
-overloaded; 77 not allowed.
+or nobody holds the key; 69 no server; 74 it is done, and cannot be printed; 75
+a limit is reached, or the server is overloaded; 77 not allowed.
 
 Examples:
   fermata locks release --key orders-42 --reason 'stuck since noon'
@@ -60,20 +60,19 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     };
     let by = args.by.unwrap_or_else(who);
     let released = client.force_release(&name, &args.reason, &by).await?;
-    match args.remote.format() {
+    let what = match (released.already_released, released.was_holder) {
+        (true, _) => "had ended before",
+        (false, true) => "released; it held the key",
+        (false, false) => "released; it waited for the key",
+    };
+    let what = format!("{} {what}", one_line(&name));
+    let printed = match args.remote.format() {
         Format::Json => print_json(&json!({
             "name": name,
             "already_released": released.already_released,
             "was_holder": released.was_holder,
-        }))?,
-        Format::Text => {
-            let what = match (released.already_released, released.was_holder) {
-                (true, _) => "had ended before",
-                (false, true) => "released; it held the key",
-                (false, false) => "released; it waited for the key",
-            };
-            print_text(&format!("{} {what}\n", one_line(&name)))?;
-        }
-    }
-    Ok(())
+        })),
+        Format::Text => print_text(&format!("{what}\n")),
+    };
+    printed.map_err(|error| Failure::unprinted(&what, error))
 }

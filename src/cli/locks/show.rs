@@ -11,8 +11,8 @@ use crate::cli::views;
 
 const HELP: &str = "\
 Exit status: 0 (also where nobody holds the key); 64 malformed; 66 no such
-table; 69 no server; 75 a limit is reached, or the server is overloaded; 77 not
-allowed.
+table; 69 no server; 74 it cannot be printed; 75 a limit is reached, or the
+server is overloaded; 77 not allowed.
 
 OWNER is a label that the client gave itself. IDENTITY is who that is, as far
 as the server knows; there is no such column where clients have none.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
+use super::super::part_limit::PartLimit;
 use super::accounts::AllAccounts;
 use super::frames::FrameHead;
 use super::streams::OpenStreams;
@@ -24,9 +25,6 @@ const UNREAD_WINDOWS: u64 = 2;
 
 /// How many calls with a login that is refused are taken on a connection.
 const STRANGERS_MAX: usize = 1_000;
-
-/// How many calls with many renewals are worked at, at once, of one connection.
-const RENEWALS_MAX: usize = 4;
 
 /// What a value that is to be read is taken for before any came.
 const VALUE_BYTES: u64 = 256 * 1024;
@@ -57,8 +55,7 @@ pub struct Account {
     header_bytes: AtomicU64,
     room: Notify,
     listing: OwnListings,
-    /// Calls with many renewals as well.
-    renewal_turns: Arc<Semaphore>,
+    parts: PartLimit,
     cut: Notify,
     is_cut: AtomicBool,
     used: Mutex<Use>,
@@ -109,7 +106,7 @@ impl Account {
                 of_connection: Arc::new(Semaphore::new(1)),
                 of_share: listings_of_share,
             },
-            renewal_turns: Arc::new(Semaphore::new(RENEWALS_MAX)),
+            parts: PartLimit::default(),
             cut: Notify::new(),
             is_cut: AtomicBool::new(false),
             used: Mutex::new(Use {
@@ -141,9 +138,9 @@ impl Account {
         self.bytes.load(Ordering::Relaxed) + calls + unread
     }
 
-    /// For which calls with many renewals wait.
-    pub fn renewal_turns(&self) -> Arc<Semaphore> {
-        Arc::clone(&self.renewal_turns)
+    /// How the parts of its calls take turns.
+    pub fn parts(&self) -> &PartLimit {
+        &self.parts
     }
 
     /// Whose turn it is to list; `None`: nothing is bounded there.
@@ -370,7 +367,7 @@ impl Account {
     }
 
     /// Ends the connection.
-    pub(super) fn cut(&self, why: &'static str) {
+    pub fn cut(&self, why: &'static str) {
         if !self.is_cut.swap(true, Ordering::Relaxed) {
             self.shared.log_cut(self, why);
         }

@@ -17,12 +17,17 @@ const CONTINUATION: u8 = 9;
 
 /// The flag of the last frame that its side sends of a stream.
 pub(super) const END_STREAM: u8 = 1;
+/// That of the last frame of a block of headers.
+const END_HEADERS: u8 = 4;
 /// Those of frames in which first comes how long their padding is, and then how much the stream matters, which nobody asks any more.
 const PADDED: u8 = 8;
 const PRIORITY: u8 = 0x20;
 const PRIORITY_BYTES: usize = 5;
 /// Of which the first say on which stream it depends.
 const DEPENDENCY_BYTES: usize = 4;
+
+/// The largest block of headers that is read: twice the largest list of headers that clients are told to send.
+const BLOCK_BYTES_MAX: u64 = 32 * 1024;
 
 /// What comes between the bodies of two small calls, at most.
 const HEADERS_BYTES: u64 = 1024;
@@ -95,9 +100,16 @@ impl FrameScan {
         }
     }
 
-    /// What the table of headers may keep, in bytes.
+    /// What HTTP/2 may keep of headers, in bytes.
     pub fn kept_by_headers(&self) -> u64 {
         self.headers.as_ref().map_or(0, HeaderTable::kept)
+    }
+
+    /// Whether there was a block of headers that is larger than may be.
+    pub fn had_too_large_a_block(&self) -> bool {
+        let headers = self.headers.as_ref();
+        let longest = headers.map_or(0, HeaderTable::longest_block);
+        longest > BLOCK_BYTES_MAX
     }
 
     /// Reads on: which frames begin.
@@ -170,10 +182,13 @@ impl FrameScan {
             stream: u32::from_be_bytes(stream) & (u32::MAX >> 1),
             between: 0,
         };
-        if kind == HEADERS
-            && let Some(headers) = &mut self.headers
-        {
-            headers.begin();
+        if let Some(headers) = &mut self.headers {
+            let is_open = flags & END_HEADERS == 0;
+            match kind {
+                HEADERS => headers.begin(wide(length), is_open),
+                CONTINUATION => headers.go_on(wide(length), is_open),
+                _ => {}
+            }
         }
         let is_padded = flags & PADDED != 0 && matches!(kind, DATA | HEADERS);
         match is_padded && length > 0 {
@@ -342,16 +357,37 @@ mod tests {
         for cut in 1..20 {
             let mut scan = scan();
             let padded = [2, 0, 0, 0, 7, 16, 0x44, 2, b'/', b'a', 0, 0];
-            let frame = framed(HEADERS, PADDED | PRIORITY, 1, &padded);
+            let flags = PADDED | PRIORITY | END_HEADERS;
+            let frame = framed(HEADERS, flags, 1, &padded);
             advance(&mut scan, &frame, cut);
             let once = scan.kept_by_headers();
             assert!(once > 0, "{cut}");
             let begun = framed(HEADERS, 0, 3, &[0x44, 2, b'/']);
             advance(&mut scan, &begun, cut);
-            assert_eq!(scan.kept_by_headers(), once, "{cut}");
+            // It is kept until it is whole.
+            assert_eq!(scan.kept_by_headers(), once + BUFFER_BYTES, "{cut}");
             let ended = framed(CONTINUATION, 4, 3, b"b");
             advance(&mut scan, &ended, cut);
             assert!(scan.kept_by_headers() > once, "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_block_that_never_ends_is_too_large_soon() {
+        let mut scan = scan();
+        let part = [0; 8_192];
+        for (kind, flags, is_too_large) in [
+            (HEADERS, END_HEADERS, false),
+            (HEADERS, 0, false),
+            (CONTINUATION, 0, false),
+            (CONTINUATION, 0, false),
+            (CONTINUATION, 0, false),
+            (CONTINUATION, 0, true),
+        ] {
+            // Its head is enough.
+            advance(&mut scan, &framed(kind, flags, 1, &part)[..HEAD_BYTES], 9);
+            assert_eq!(scan.had_too_large_a_block(), is_too_large);
+            advance(&mut scan, &part, 1_000);
         }
     }
 

@@ -1,14 +1,30 @@
 //! What the table of headers of a connection may keep in memory.
 //!
 //! HTTP/2 keeps the pseudo-headers (`:path`, `:authority`) that a client has it remember as slices of the buffer that they
-//! came in, up to 16 KiB each: whoever sends a hundred paths far from each other has it keep 2 MB. So what goes into the
+//! came in, or were decoded into: whoever sends a hundred paths far from each other has it keep 2 MB. So what goes into the
 //! table is followed here, as far as that goes without decoding it (RFC 7541, 6.2): which names begin with a colon, and how
-//! much came between.
+//! much came between. What h2 allocates for it was read in its source (0.4.20), and is bounded here from above:
+//!
+//! - a frame is a slice of a buffer of 16 KiB;
+//! - a block in several frames is copied to a buffer of its own, which doubles as it grows;
+//! - strings that are Huffman coded are decoded into a buffer that has twice their length free, and doubles where nobody else
+//!   has a part of it. It stays until the connection ends.
 
 use std::collections::VecDeque;
 
-/// The most that one entry keeps, in bytes.
+use super::wide;
+
+/// The most that a slice of a frame keeps, in bytes.
 pub(super) const BUFFER_BYTES: u64 = 16 * 1024;
+
+/// What the buffer of a block in several frames may have, in times of it.
+const TIMES_BLOCK: u64 = 2;
+
+/// What one that strings are decoded into may have, in times of these.
+const TIMES_HUFFMAN: u64 = 4;
+
+/// The buffer for strings up to this is a part of what each connection takes.
+const HUFFMAN_FREE: u64 = 1024;
 
 /// More entries than a table has: each counts at least 32 of its 4,096 bytes.
 const ENTRIES_MAX: usize = 128;
@@ -29,6 +45,23 @@ pub(super) struct HeaderTable {
     /// What comes into the table with the literal that is being read.
     inserts: Option<Inserts>,
     kept: u64,
+    block: Block,
+    /// The longest that there was, in bytes.
+    block_longest: u64,
+    /// What came that is Huffman coded since the last entry that is.
+    huffman_since: u64,
+    /// The longest string that was.
+    huffman_longest: u64,
+}
+
+/// A block of headers, as far as it came.
+#[derive(Debug, Default)]
+struct Block {
+    bytes: u64,
+    /// It goes on in another frame.
+    is_open: bool,
+    /// It has more than one.
+    is_joined: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -57,12 +90,15 @@ enum At {
     /// The first of the length of a string.
     Length(StringOf),
     /// Of a string of which so much is to come.
-    String {
-        left: usize,
-        is_first: bool,
-        is_huffman: bool,
-        of: StringOf,
-    },
+    String { left: usize, all: TableString },
+}
+
+/// A string of a literal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct TableString {
+    length: usize,
+    is_huffman: bool,
+    of: StringOf,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,41 +120,67 @@ enum StringOf {
 }
 
 impl HeaderTable {
-    /// What its entries may keep, in bytes.
+    /// What may be kept of blocks, in bytes: by its entries, of a block that goes on, and to decode into.
     pub fn kept(&self) -> u64 {
-        self.kept
+        let block = match self.block.is_open {
+            true => self.joined_bytes(),
+            false => 0,
+        };
+        // An entry that is gone may have shared with one that is there what was counted as kept by it.
+        let decoder = match self.huffman_longest {
+            ..=HUFFMAN_FREE => 0,
+            longest => longest.saturating_mul(2 * TIMES_HUFFMAN),
+        };
+        self.kept.saturating_add(block).saturating_add(decoder)
     }
 
-    /// A block begins.
-    pub fn begin(&mut self) {
+    /// The longest block, as far as it came, in bytes.
+    pub fn longest_block(&self) -> u64 {
+        self.block_longest
+    }
+
+    /// A block begins, with a frame of so many bytes; whether another one follows.
+    pub fn begin(&mut self, bytes: u64, is_open: bool) {
         self.at = At::Field;
         self.inserts = None;
+        self.block_longest = self.block_longest.max(bytes);
+        self.block = Block {
+            bytes,
+            is_open,
+            is_joined: false,
+        };
+    }
+
+    /// The block goes on with another frame.
+    pub fn go_on(&mut self, bytes: u64, is_open: bool) {
+        let bytes = self.block.bytes.saturating_add(bytes);
+        self.block_longest = self.block_longest.max(bytes);
+        self.block = Block {
+            bytes,
+            is_open,
+            is_joined: true,
+        };
+    }
+
+    /// What a block in several frames may be copied to.
+    fn joined_bytes(&self) -> u64 {
+        let copied = self.block.bytes.saturating_mul(TIMES_BLOCK);
+        copied.max(BUFFER_BYTES)
     }
 
     /// Reads on in a block. `since` is how much came on the connection since the last entry that keeps anything.
     pub fn advance(&mut self, bytes: &[u8], since: &mut u64) {
         let mut rest = bytes;
         while let Some((&byte, after)) = rest.split_first() {
-            if let At::String {
-                left,
-                is_first,
-                is_huffman,
-                of,
-            } = self.at
-            {
-                if is_first && of == StringOf::Name {
-                    self.note_name(byte, is_huffman);
+            if let At::String { left, all } = self.at {
+                if left == all.length && all.of == StringOf::Name {
+                    self.note_name(byte, all.is_huffman);
                 }
                 let count = left.min(rest.len());
                 rest = rest.split_at(count).1;
                 self.at = match left - count {
-                    0 => self.after_string(of, since),
-                    left => At::String {
-                        left,
-                        is_first: false,
-                        is_huffman,
-                        of,
-                    },
+                    0 => self.after_string(all, since),
+                    left => At::String { left, all },
                 };
                 continue;
             }
@@ -188,22 +250,31 @@ impl HeaderTable {
                 }
                 At::Length(StringOf::Value)
             }
-            IntegerOf::Length { of, .. } if value == 0 => self.after_string(of, since),
-            IntegerOf::Length { is_huffman, of } => At::String {
-                left: value,
-                is_first: true,
-                is_huffman,
-                of,
-            },
+            IntegerOf::Length { is_huffman, of } => {
+                let all = TableString {
+                    length: value,
+                    is_huffman,
+                    of,
+                };
+                match value {
+                    0 => self.after_string(all, since),
+                    left => At::String { left, all },
+                }
+            }
         }
     }
 
-    fn after_string(&mut self, of: StringOf, since: &mut u64) -> At {
-        match of {
+    fn after_string(&mut self, all: TableString, since: &mut u64) -> At {
+        if all.is_huffman {
+            let length = wide(all.length);
+            self.huffman_since = self.huffman_since.saturating_add(length);
+            self.huffman_longest = self.huffman_longest.max(length);
+        }
+        match all.of {
             StringOf::Name => At::Length(StringOf::Value),
             StringOf::Value => {
                 if let Some(inserts) = self.inserts.take() {
-                    self.insert(inserts, since);
+                    self.insert(inserts, all.is_huffman, since);
                 }
                 At::Field
             }
@@ -229,10 +300,17 @@ impl HeaderTable {
         entry.is_some_and(|entry| entry.is_pseudo)
     }
 
-    fn insert(&mut self, inserts: Inserts, since: &mut u64) {
-        let keeps = match inserts.is_pseudo {
-            true => std::mem::take(since).min(BUFFER_BYTES),
-            false => 0,
+    fn insert(&mut self, inserts: Inserts, is_huffman: bool, since: &mut u64) {
+        let keeps = match (inserts.is_pseudo, is_huffman) {
+            (false, _) => 0,
+            (true, true) => {
+                let decoded = std::mem::take(&mut self.huffman_since).min(self.huffman_longest);
+                decoded.saturating_mul(TIMES_HUFFMAN)
+            }
+            (true, false) => match (std::mem::take(since), self.block.is_joined) {
+                (since, false) => since.min(BUFFER_BYTES),
+                (_, true) => self.joined_bytes(),
+            },
         };
         if self.entries.len() == ENTRIES_MAX {
             let oldest = self.entries.pop_front();
@@ -271,7 +349,7 @@ mod tests {
         let mut since = 0;
         for block in blocks {
             since += 1_000;
-            table.begin();
+            table.begin(wide(block.len()), false);
             for part in block.chunks(cut) {
                 table.advance(part, &mut since);
             }
@@ -326,12 +404,63 @@ mod tests {
         assert_eq!(kept(&[never, vec![0x3f, 0xe1, 0x1f]], 2), 0);
     }
 
+    /// A block in two frames of so many bytes.
+    fn joined(table: &mut HeaderTable, block: &[u8], bytes: u64, since: &mut u64) {
+        let (first, last) = block.split_at(2);
+        table.begin(bytes, true);
+        table.advance(first, since);
+        assert!(table.kept() >= 2 * bytes, "it is kept until it is whole");
+        table.go_on(bytes, false);
+        table.advance(last, since);
+    }
+
+    #[test]
+    fn a_path_of_a_block_in_several_frames_keeps_all_of_a_buffer_of_its_own() {
+        for (bytes, keeps) in [(10, BUFFER_BYTES), (16_000, 64_000)] {
+            let mut table = HeaderTable::default();
+            let mut since = 0;
+            for number in 1..=3 {
+                joined(&mut table, &path("/a"), bytes, &mut since);
+                assert_eq!(table.kept(), number * keeps);
+            }
+        }
+    }
+
+    #[test]
+    fn a_path_that_is_decoded_keeps_what_all_strings_before_it_are_decoded_into() {
+        let huffman = |first: u8, length: usize| {
+            // The length in seven bits, and what is above 127 in two bytes.
+            let rest = u16::try_from(length - 127).unwrap();
+            let mut field = vec![first, 0xff, (rest & 0x7f) as u8 | 0x80, (rest >> 7) as u8];
+            field.extend(vec![0; length]);
+            field
+        };
+        let mut table = HeaderTable::default();
+        let mut since = 0;
+        let mut read = |table: &mut HeaderTable, field: &[u8]| {
+            table.begin(wide(field.len()), false);
+            table.advance(field, &mut since);
+            assert_eq!(table.at, At::Field);
+        };
+        // A path that is not remembered, and others that are.
+        read(&mut table, &huffman(0x04, 10_000));
+        let decoder = 8 * 10_000;
+        assert_eq!(table.kept(), decoder);
+        read(&mut table, &[0x44, 0x81, 0x63]);
+        assert_eq!(table.kept(), decoder + 4 * 10_000);
+        read(&mut table, &[0x44, 0x81, 0x63]);
+        assert_eq!(table.kept(), decoder + 4 * 10_001);
+        read(&mut table, &huffman(0x04, 1_000));
+        read(&mut table, &[0x44, 0x81, 0x63]);
+        assert_eq!(table.kept(), decoder + 4 * 11_002);
+    }
+
     #[test]
     fn a_table_keeps_no_more_than_its_entries_may() {
         let mut table = HeaderTable::default();
         for _ in 0..1_000 {
             let mut since = 1_000_000;
-            table.begin();
+            table.begin(4, false);
             table.advance(&path("/a"), &mut since);
         }
         assert_eq!(

@@ -32,6 +32,6 @@ const SMALL_BYTES: usize = 16 * 1024;
 const COUNTED_BYTES: usize = 1024;
 
 /// `usize` -> `u64`, which holds it on every platform there is.
-fn wide(bytes: usize) -> u64 {
+pub(super) fn wide(bytes: usize) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }

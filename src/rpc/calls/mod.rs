@@ -13,7 +13,6 @@ use std::future::Future;
 use std::sync::Arc;
 
 use prost::Message;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tonic::Status;
 use tracing::Span;
@@ -32,6 +31,7 @@ use crate::clock::Ids;
 use crate::engine::{Engine, EngineError, LeaseId};
 use crate::limits::Limits;
 use crate::lock::{EntryName, KeyId, LockRef, NameHash, SessionId};
+use crate::rpc::budget::Account;
 use crate::rpc::peer::proto::Method;
 
 /// What is known of a call beside its message.
@@ -45,8 +45,8 @@ pub struct CallContext {
     pub zone: Arc<str>,
     /// The limits in force.
     pub limits: Arc<Limits>,
-    /// For which those who ask for many renewals at once wait; those of its connection.
-    pub renewal_turns: Option<Arc<Semaphore>>,
+    /// The connection that it came on; `None`: another replica passed it on.
+    pub connection: Option<Arc<Account>>,
     /// Makes the request_ids that callers leave out.
     pub ids: Arc<dyn Ids>,
 }

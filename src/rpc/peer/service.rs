@@ -55,6 +55,8 @@ pub struct PeerRpc {
     limits: Arc<Limits>,
     ids: Arc<dyn Ids>,
     stopping: Stopping,
+    /// How those of calls with many parts take turns.
+    parts: Arc<PartLimit>,
 }
 
 /// Admits those who know the secret.
@@ -88,6 +90,7 @@ impl PeerRpc {
             engine,
             ids,
             stopping,
+            parts: Arc::new(PartLimit::of_replicas()),
         }
     }
 
@@ -119,7 +122,7 @@ impl PeerRpc {
             login: Login::passed_on(identity, share_of),
             zone: zone.into(),
             limits: Arc::clone(&self.limits),
-            renewal_turns: None,
+            connection: None,
             ids: Arc::clone(&self.ids),
         }
     }
@@ -192,7 +195,8 @@ impl PeerRpc {
                 })
             })
         });
-        let renewals = PartLimit::default().all(renewals).await;
+        let by = context.deadline.answer_within(context.limits.call_max());
+        let renewals = self.parts.all(renewals.collect(), by).await;
         let answer = ForwardedRenewals { renewals }.encode_to_vec();
         without_key(Outcome::Answer(answer.into()))
     }

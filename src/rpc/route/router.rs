@@ -89,7 +89,7 @@ impl Router {
             login: login.cloned().unwrap_or_else(Login::nobody),
             zone: zone.unwrap_or_else(|| self.engine.zone()),
             limits: Arc::clone(&self.limits),
-            renewal_turns: connection.map(|connection| connection.account.renewal_turns()),
+            connection: connection.map(|connection| Arc::clone(&connection.account)),
             ids: Arc::clone(&self.ids),
         }
     }

@@ -39,8 +39,8 @@ keys since their start, j and k, arrows, pages scroll, ? tells what the columns
 mean.
 
 Exit status: 0; 64 malformed; 69 no server, and 75 a limit is reached, or the
-server is overloaded (the live view goes on trying); 77 not allowed; 128 plus
-the number of a signal that ended it (130 for Ctrl-C).
+server is overloaded (the live view goes on trying); 74 it cannot be printed;
+77 not allowed; 128 plus the number of a signal that ended it (130 for Ctrl-C).
 
 Examples:
   fermata locks top

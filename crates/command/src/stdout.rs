@@ -1,27 +1,20 @@
-//! Stdout for a command that hears signals while it prints, and whether there is a stdout at all.
+//! Stdout, and whether there is one at all.
 
-use std::fs::File;
-use std::io::{self, Write as _};
-use std::os::fd::AsFd as _;
+use std::io::{self, StdoutLock};
 use std::sync::atomic::{AtomicBool, Ordering};
-
-use super::detached::detached;
-
-/// Prints text, in a thread: nobody may ever take it. May be dropped.
-pub async fn print(text: String) -> io::Result<()> {
-    let print = move || {
-        // Not by the standard library's lock of stdout, for which the end of the process would wait.
-        let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-        stdout.write_all(text.as_bytes())
-    };
-    detached("stdout", print).await
-}
 
 static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process was started without a stdout (`>&-`).
-pub fn was_closed() -> bool {
-    WAS_CLOSED.load(Ordering::Relaxed)
+/// Stdout, to print to.
+///
+/// # Errors
+///
+/// This process was started without one (`>&-`), so that whatever was printed would be lost without a word.
+pub fn open() -> io::Result<StdoutLock<'static>> {
+    match WAS_CLOSED.load(Ordering::Relaxed) {
+        true => Err(io::Error::other("stdout is closed")),
+        false => Ok(io::stdout().lock()),
+    }
 }
 
 extern "C" fn note_closed() {
