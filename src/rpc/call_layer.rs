@@ -19,8 +19,8 @@ use tracing::field::Empty;
 use super::AccessCheck;
 use super::access_check;
 use super::budget::{
-    Account, Arrival, CallInFlight, ConnectionInfo, ReceivedBody, ReservedBytes, UnreadBody,
-    UnsentBody, WithoutRoom,
+    Account, Arrival, CallForm, CallInFlight, ConnectionInfo, ReceivedBody, ReservedBytes,
+    UnreadBody, UnsentBody, WithoutRoom,
 };
 use super::deadline::Deadline;
 use super::listing_turns::ListingTurns;
@@ -152,7 +152,7 @@ where
         let path = request.uri().path();
         let open = account.map(|account| {
             let keeps_in_use = !access_check::is_open(path);
-            account.begin(bytes_of(request.headers()), keeps_in_use)
+            account.begin(form_of(path), bytes_of(request.headers()), keeps_in_use)
         });
         let ours = path.starts_with(OURS);
         let writes = ours && may_write(path);
@@ -223,6 +223,15 @@ fn is_stream_in(path: &str) -> bool {
     STREAMS_IN.iter().any(|method| path.ends_with(method))
 }
 
+fn form_of(path: &str) -> CallForm {
+    let method = path.rsplit('/').next().unwrap_or_default();
+    match method {
+        _ if is_stream_in(path) => CallForm::Stream,
+        "WatchLock" | "Watch" | "Backup" => CallForm::Answers,
+        _ => CallForm::Unary,
+    }
+}
+
 /// Answers a call with this, without doing anything of it. Its message is read before, and dropped.
 async fn refuse<E>(
     request: Request<Body>,
@@ -234,7 +243,7 @@ async fn refuse<E>(
     let header_bytes = bytes_of(request.headers());
     let _call = account
         .as_ref()
-        .map(|account| account.begin(header_bytes, false));
+        .map(|account| account.begin(form_of(request.uri().path()), header_bytes, false));
     let mut body = UnreadBody::new(request.into_body(), account);
     let read_out = async { while let Some(Ok(_)) = body.frame().await {} };
     if !is_stream {

@@ -15,9 +15,7 @@ use super::unread::UnreadFrames;
 use super::unsent::Unsent;
 use super::{Charge, KeptBytes, ReservedBytes, SMALL_BYTES, ShareOf, wide};
 
-/// What a call takes by itself, in bytes: with its stream some 50 KiB at most, which few have …
-const CALL_BYTES: u64 = 6 * 1024;
-/// … and so many times its headers.
+/// So many times its headers a call takes besides.
 const TIMES_HEADERS: u64 = 3;
 
 /// What may be unread of a connection, in windows: as HTTP/2 counts small frames.
@@ -385,9 +383,14 @@ impl Account {
         }
     }
 
-    /// A call began, with so many bytes of headers. One that does not keep the connection in use anybody may make: it is no
+    /// A call of this form began, with so many bytes of headers. One that does not keep the connection in use anybody may make: it is no
     /// reason to refuse others a connection.
-    pub fn begin(self: &Arc<Self>, header_bytes: usize, keeps_in_use: bool) -> Arc<CallInFlight> {
+    pub fn begin(
+        self: &Arc<Self>,
+        form: CallForm,
+        header_bytes: usize,
+        keeps_in_use: bool,
+    ) -> Arc<CallInFlight> {
         let mut used = self.used();
         used.calls += 1;
         used.in_use += usize::from(keeps_in_use);
@@ -396,7 +399,7 @@ impl Account {
         Arc::new(CallInFlight {
             account: Arc::clone(self),
             keeps_in_use,
-            _bytes: self.keep(CALL_BYTES + wide(header_bytes) * TIMES_HEADERS),
+            _bytes: self.keep(form.bytes() + wide(header_bytes) * TIMES_HEADERS),
             received: Mutex::default(),
         })
     }
@@ -485,6 +488,28 @@ struct WaitingForRoom(Arc<Account>);
 impl Drop for WaitingForRoom {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// What goes over a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallForm {
+    /// One message, and one answer.
+    Unary,
+    /// One message, and answers until one of both sides ends it.
+    Answers,
+    /// Messages too.
+    Stream,
+}
+
+impl CallForm {
+    /// What it takes by itself, in bytes, with what counts for its stream: as many that wait took (docs/performance.md).
+    fn bytes(self) -> u64 {
+        match self {
+            CallForm::Unary => 12 * 1024,
+            CallForm::Answers => 18 * 1024,
+            CallForm::Stream => 30 * 1024,
+        }
     }
 }
 

@@ -263,6 +263,7 @@ impl Drop for Connection {
 
 #[cfg(test)]
 mod tests {
+    use super::super::CallForm;
     use super::*;
 
     fn address(last: u8) -> ShareOf {
@@ -287,7 +288,7 @@ mod tests {
         let mut greedy = Vec::new();
         while let Some(connection) = accounts.admit(address(1)).await {
             // In use, so that it makes no room.
-            let call = connection.account().begin(0, true);
+            let call = connection.account().begin(CallForm::Unary, 0, true);
             greedy.push((connection, call));
         }
         assert_eq!(greedy.len(), 90);
@@ -319,7 +320,7 @@ mod tests {
         let accounts = accounts(10);
         let strangers = accounts.admit(address(1)).await.unwrap();
         let known = accounts.admit(address(1)).await.unwrap();
-        drop(known.account().begin(0, true));
+        drop(known.account().begin(CallForm::Unary, 0, true));
         for connection in [&strangers, &known] {
             for _ in 0..1_000 {
                 connection.account().note_stranger();

@@ -16,7 +16,7 @@ mod unread;
 mod unsent;
 mod unsent_body;
 
-pub use account::{Account, CallInFlight, OwnListings};
+pub use account::{Account, CallForm, CallInFlight, OwnListings};
 pub use accounts::{AccountLimits, Accounts, Connection, Held};
 pub use charge::{Charge, KeptBytes, ReservedBytes};
 pub use frames::{FrameHead, FrameScan, PREFACE_BYTES};

@@ -188,7 +188,7 @@ impl Drop for Slice {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use super::super::{AccountLimits, Accounts, Connection, ShareOf};
+    use super::super::{AccountLimits, Accounts, CallForm, Connection, ShareOf};
     use super::*;
 
     /// A message that tells when its memory is free.
@@ -228,7 +228,7 @@ mod tests {
             bytes: vec![7; length],
             is_free: Arc::clone(&is_free),
         });
-        let call = connection.account().begin(0, true);
+        let call = connection.account().begin(CallForm::Unary, 0, true);
         let source = Arc::new(MessageSource::new(Body::empty()));
         let charge = connection.account().charge(wide(length));
         let unsent = Unsent::new(&call, &source, false, message, charge);
@@ -302,7 +302,7 @@ mod tests {
         let is_gone = Arc::new(AtomicBool::new(false));
         let maker = Body::new(Maker(Arc::clone(&is_gone)));
         let source = Arc::new(MessageSource::new(maker));
-        let call = connection.account().begin(0, true);
+        let call = connection.account().begin(CallForm::Unary, 0, true);
         let charge = connection.account().charge(5);
         let unsent = Unsent::new(&call, &source, true, Bytes::from_static(b"hello"), charge);
         let NextSlice::Slice(slice) = unsent.next() else {

@@ -56,6 +56,8 @@ const BYTES_MAX: usize = 16 * 1024 * 1024;
 /// What the answer of a call in flight that reads a value is counted as at least: else as those that came on the stream lately.
 /// (One that waits for a lock may do so for an hour, and counts as nothing.)
 const READ_BYTES: usize = 64 * 1024;
+/// What a call in flight takes by itself: some 10 KB were measured of one that waits (docs/performance.md).
+const CALL_BYTES: u64 = 8 * 1024;
 /// What the answer about one lock of RenewLocks is counted as.
 const RENEWED_BYTES: usize = 256;
 /// How large a frame of answers becomes before the next one is begun.
@@ -537,6 +539,8 @@ impl Pipe {
         self.cancels.insert(call.call_id, cancel);
         let caller = Arc::clone(&self.caller);
         let writes = writes(&call);
+        let account = self.held.as_ref().map(|held| held.account());
+        let kept = account.map(|account| account.keep(CALL_BYTES));
         self.in_flight.push(Box::pin(async move {
             let call_id = call.call_id;
             // As by itself: a call that panics is no other one's end.
@@ -545,6 +549,7 @@ impl Pipe {
                 Ok(served) => served.unwrap_or_else(|_| Err(status::late(writes))),
                 Err(_aborted) => Err(status::given_up_begun(writes)),
             };
+            drop(kept);
             CallMade {
                 answer: caller.answer(call_id, served),
                 asked_bytes: bytes,
