@@ -77,7 +77,9 @@ pub fn init(config: &LogConfig) -> Result<LogFilter, TelemetryError> {
 
 /// Colour is for people: on a terminal, unless they said no (<https://no-color.org>).
 fn wants_colour() -> bool {
-    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let is_dumb = variable("TERM").is_none_or(|term| term == "dumb");
+    io::stderr().is_terminal() && variable("NO_COLOR").is_none() && !is_dumb
 }
 
 #[cfg(test)]

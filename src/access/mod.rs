@@ -53,19 +53,29 @@ impl AccessFiles {
 
     /// What they say. `certificates`: a client is known by its certificate as well.
     pub fn read(&self, certificates: bool) -> Result<Policy, AccessError> {
-        let tokens = match &self.tokens {
-            Some(file) => Some(Tokens::parse(&text(file)?).map_err(|error| fault(file, &error))?),
-            None => None,
-        };
-        let rules = match &self.rules {
-            Some(file) => Some(Rules::parse(&text(file)?).map_err(|error| fault(file, &error))?),
-            None => None,
-        };
         Ok(Policy {
-            tokens,
+            tokens: self.read_tokens()?.map(Arc::new),
             certificates,
-            rules,
+            rules: self.read_rules()?.map(Arc::new),
         })
+    }
+
+    /// Who has which token.
+    pub fn read_tokens(&self) -> Result<Option<Tokens>, AccessError> {
+        let Some(file) = &self.tokens else {
+            return Ok(None);
+        };
+        let tokens = Tokens::parse(&text(file)?);
+        tokens.map(Some).map_err(|error| fault(file, &error))
+    }
+
+    /// What each may do.
+    pub fn read_rules(&self) -> Result<Option<Rules>, AccessError> {
+        let Some(file) = &self.rules else {
+            return Ok(None);
+        };
+        let rules = Rules::parse(&text(file)?);
+        rules.map(Some).map_err(|error| fault(file, &error))
     }
 }
 
@@ -89,11 +99,11 @@ fn text(file: &Path) -> Result<String, AccessError> {
 #[derive(Debug, Default)]
 pub struct Policy {
     /// Who has which token; `None` where nobody is known by one.
-    tokens: Option<Tokens>,
+    tokens: Option<Arc<Tokens>>,
     /// A client is known by its certificate.
     certificates: bool,
     /// What each identity may do; everything where absent.
-    rules: Option<Rules>,
+    rules: Option<Arc<Rules>>,
 }
 
 impl Policy {
@@ -145,11 +155,32 @@ impl Access {
 
     /// From now on this one counts, for calls on open streams as well.
     pub fn replace(&self, policy: Policy) {
-        *self
-            .0
-            .policy
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
+        self.change(|_before| policy);
+    }
+
+    /// From now on these tokens count, with the rules in force.
+    pub fn replace_tokens(&self, tokens: Option<Tokens>) {
+        self.change(|before| Policy {
+            tokens: tokens.map(Arc::new),
+            certificates: before.certificates,
+            rules: before.rules.clone(),
+        });
+    }
+
+    /// From now on these rules count, with the tokens in force.
+    pub fn replace_rules(&self, rules: Option<Rules>) {
+        self.change(|before| Policy {
+            tokens: before.tokens.clone(),
+            certificates: before.certificates,
+            rules: rules.map(Arc::new),
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&Policy) -> Policy) {
+        let policy = self.0.policy.write();
+        let mut policy = policy.unwrap_or_else(PoisonError::into_inner);
+        *policy = Arc::new(change(&policy));
+        drop(policy);
         self.0.replaced.send_replace(());
     }
 

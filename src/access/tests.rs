@@ -10,9 +10,9 @@ fn token(name: &str, random: u8) -> NewToken {
 fn policy(tokens: &[&NewToken], rules: &str) -> Policy {
     let lines: Vec<&str> = tokens.iter().map(|token| token.line.as_str()).collect();
     Policy {
-        tokens: (!tokens.is_empty()).then(|| Tokens::parse(&lines.join("\n")).unwrap()),
+        tokens: (!tokens.is_empty()).then(|| Arc::new(Tokens::parse(&lines.join("\n")).unwrap())),
         certificates: false,
-        rules: (!rules.is_empty()).then(|| Rules::parse(rules).unwrap()),
+        rules: (!rules.is_empty()).then(|| Arc::new(Rules::parse(rules).unwrap())),
     }
 }
 

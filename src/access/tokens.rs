@@ -31,7 +31,7 @@ pub enum TokenError {
     /// A line is not a name and a hash.
     #[error(
         "line {line} is not NAME sha256:HEX, with a name of 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' or '-', and 64 \
-         hexadecimal digits (`fermata token NAME` makes one)"
+         hexadecimal digits (`fermata token NAME --out FILE` makes one)"
     )]
     Malformed {
         /// Which, from 1.

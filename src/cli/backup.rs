@@ -47,7 +47,7 @@ everything); 128+n ended by signal n.
 
 Examples:
   fermata backup /backups/fermata-$(date +%F)
-  fermata backup --endpoint unix:/run/fermata/fermata.sock locks.backup";
+  fermata backup --endpoint unix:/run/fermata/socket locks.backup";
 
 /// Write all that an embedded store has to a file, while it serves
 #[derive(Debug, Clone, clap::Args)]

@@ -15,7 +15,7 @@ serve, or there is no server; 74 it cannot be printed.
 Examples:
   fermata health && echo up
   fermata health liveness --timeout 1s
-  fermata health --endpoint unix:/run/fermata/fermata.sock";
+  fermata health --endpoint unix:/run/fermata/socket";
 
 /// Ask whether the server serves, as probes do
 #[derive(Debug, Clone, clap::Args)]

@@ -95,7 +95,8 @@ Signals:
 When the lock is lost:
   The command and all that it started, in the background and daemons as well,
   get SIGTERM (and SIGCONT), after --grace SIGKILL, and stderr says why. Where
-  it can be foreseen (no server answers), SIGTERM comes early: --grace, or a
+  it can be foreseen (no server answers, or the token or the rule was taken
+  away), SIGTERM comes early: --grace, or a
   third of what was promised last if that is less, before the end of the time
   in which nobody else can have the lock, and SIGKILL at its end. Promised is
   0.9 of the TTL (of --disconnect-grace, where given) from the last renewal on,
@@ -384,8 +385,9 @@ impl LockedCommand<'_> {
         }
         self.running.stop(self.aside);
         self.aside.say(format!(
-            "no server answers, and the lock on {} may go to somebody else in {} ms; stopping the \
-             command: SIGTERM now, SIGKILL then",
+            "no renewal came through (no server answers, or what {} is locked by, a token or a rule, \
+             was taken away), and the lock may go to somebody else in {} ms; stopping the command: \
+             SIGTERM now, SIGKILL then",
             self.key,
             now.until(valid_until).as_millis(),
         ));

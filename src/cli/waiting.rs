@@ -64,6 +64,10 @@ pub struct LockFlags {
     #[arg(long, value_name = "SPAN")]
     pub ttl: Option<Span>,
 
+    /// What it is where none is given, and where the server allows as much.
+    #[arg(skip)]
+    default_ttl: Option<Duration>,
+
     /// If this process crashes the next one has the lock after this, not only after the TTL: 100ms to the
     /// TTL. In return the lock counts as lost once no server answered for 0.9 of it
     #[arg(long, value_name = "SPAN")]
@@ -98,34 +102,66 @@ fn seconds(text: &str) -> Option<Span> {
 }
 
 impl LockFlags {
-    /// With this TTL, where none was given.
+    /// With this TTL, where none was given; with the server's own where it allows none as long.
     #[must_use]
-    pub fn or_ttl(mut self, ttl: Duration) -> LockFlags {
-        let ttl = Span::from_secs(ttl.as_secs());
-        self.ttl.get_or_insert(ttl);
-        self
+    pub fn or_ttl(self, ttl: Duration) -> LockFlags {
+        LockFlags {
+            default_ttl: Some(ttl),
+            ..self
+        }
+    }
+
+    fn asked_ttl(&self) -> Option<Duration> {
+        self.ttl.map(Span::duration).or(self.default_ttl)
     }
 
     /// What to ask the server for.
     pub fn request(&self, table: &str, key: &str) -> LockRequest {
         let request = LockRequest::new(key).table(table).owner(self.owner());
-        match self.ttl {
+        match self.asked_ttl() {
             // Else it is the session's.
-            Some(ttl) if self.disconnect_grace.is_none() => request.ttl(ttl.duration()),
+            Some(ttl) if self.disconnect_grace.is_none() => request.ttl(ttl),
             Some(_) | None => request,
         }
     }
 
-    /// Takes an entry; in a session of its own where it shall live by its connection.
-    async fn enqueue(&self, client: &Client, request: LockRequest) -> Result<QueueEntry, Failure> {
+    /// Takes an entry; of a server that allows no TTL as long as the default with its own.
+    async fn enqueue(
+        &self,
+        client: &Client,
+        table: &str,
+        key: &str,
+    ) -> Result<QueueEntry, Failure> {
+        let taken = self.enqueue_as_asked(client, table, key).await;
+        let is_default = self.ttl.is_none() && self.default_ttl.is_some();
+        match taken {
+            Err(failure) if is_default && failure.code == exit::USAGE => {
+                let with_its_own = LockFlags {
+                    default_ttl: None,
+                    ..self.clone()
+                };
+                with_its_own.enqueue_as_asked(client, table, key).await
+            }
+            taken => taken,
+        }
+    }
+
+    /// In a session of its own where it shall live by its connection.
+    async fn enqueue_as_asked(
+        &self,
+        client: &Client,
+        table: &str,
+        key: &str,
+    ) -> Result<QueueEntry, Failure> {
+        let request = self.request(table, key);
         let Some(grace) = self.disconnect_grace else {
             return Ok(client.enqueue(request).await?);
         };
         let mut opening = SessionRequest::new()
             .disconnect_grace(grace.duration())
             .owner(self.owner());
-        if let Some(ttl) = self.ttl {
-            opening = opening.ttl(ttl.duration());
+        if let Some(ttl) = self.asked_ttl() {
+            opening = opening.ttl(ttl);
         }
         let session = client.open_session(opening).await?;
         Ok(session.enqueue(request).await?)
@@ -169,10 +205,9 @@ impl LockFlags {
         signals: &mut Signals,
         aside: &Aside,
     ) -> Result<LockGuard, Failure> {
-        let request = self.request(table, key);
         let limit = self.limit();
         let end = limit.map(|limit| client.clock().now().after(limit));
-        let mut entry = take_entry(self.enqueue(client, request), key, signals, aside).await?;
+        let mut entry = take_entry(self.enqueue(client, table, key), key, signals, aside).await?;
         let limit = end.map(|end| client.clock().now().until(end));
         let shown = limit != Some(Duration::ZERO) && !self.quiet;
         let watched = AwaitedKey {
@@ -411,9 +446,9 @@ fn words(key: &str, reported: Progress, waited: Duration, holder: Option<&str>) 
     });
     let waited = waited.as_secs();
     match left {
-        0 => format!("waiting for {key}: {ahead}{held}, {waited} s"),
+        0 => format!("waiting for {key}: {waited} s, {ahead}{held}"),
         left => {
-            format!("waiting for {key}: {ahead}{held}, about {left} s to go, {waited} s so far")
+            format!("waiting for {key}: {waited} s, about {left} s to go, {ahead}{held}")
         }
     }
 }
@@ -472,11 +507,11 @@ mod tests {
                 ms(12_900),
                 Some("billing@host-7")
             ),
-            "waiting for orders-42: 2 ahead in the queue, held by billing@host-7, 12 s"
+            "waiting for orders-42: 12 s, 2 ahead in the queue, held by billing@host-7"
         );
         assert_eq!(
             words("a", reported(0, None, 0), ms(0), None),
-            "waiting for a: next in the queue, 0 s"
+            "waiting for a: 0 s, next in the queue"
         );
     }
 
@@ -485,11 +520,11 @@ mod tests {
         let reported = reported(2, Some(ms(16_500)), 10_000);
         assert_eq!(
             words("a", reported, ms(12_400), None),
-            "waiting for a: 2 ahead in the queue, about 14 s to go, 12 s so far"
+            "waiting for a: 12 s, about 14 s to go, 2 ahead in the queue"
         );
         assert_eq!(
             words("a", reported, ms(60_000), None),
-            "waiting for a: 2 ahead in the queue, 60 s"
+            "waiting for a: 60 s, 2 ahead in the queue"
         );
     }
 }

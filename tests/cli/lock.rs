@@ -26,6 +26,18 @@ fn a_command_that_cannot_run_leaves_no_lock_behind() {
     assert_eq!(world.queue("k"), (0, 0));
 }
 
+/// The default is that of the command; who gives one hears that it is not allowed.
+#[test]
+fn a_server_that_allows_no_ttl_as_long_as_the_default_gives_its_own() {
+    let world = World::with(&[("LIMITS__TTL_MAX_MS", "30000")]);
+    for more in [&[][..], &["--disconnect-grace", "2s"]] {
+        let words = [&["lock", "k"][..], more, &["--", "true"]].concat();
+        assert_eq!(code(&world, &words), 0, "{words:?}");
+        let words = [&["lock", "k", "--ttl", "60s"][..], more, &["--", "true"]].concat();
+        assert_eq!(code(&world, &words), 64, "{words:?}");
+    }
+}
+
 #[test]
 fn a_try_and_a_wait_end_when_they_should() {
     let world = World::new();
@@ -37,7 +49,7 @@ fn a_try_and_a_wait_end_when_they_should() {
     assert_eq!(waited.status.code(), Some(124));
     let said = String::from_utf8(waited.stderr).unwrap();
     assert!(
-        said.contains("waiting for k: 1 ahead in the queue"),
+        said.contains("waiting for k: ") && said.contains(" s, 1 ahead in the queue"),
         "{said}"
     );
     assert_eq!(code(&world, &["put", "--try", "k", "v"]), 75);

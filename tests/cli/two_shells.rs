@@ -14,7 +14,7 @@ fn the_waiting_one_sees_its_entry_and_gets_the_lock_after_the_other() {
     first.shows("first-in");
 
     second.line("fermata lock k -- printf '%s-in\\n' second; echo \"status=$?\"");
-    second.shows("waiting for k: 1 ahead in the queue, held by first, 0 s");
+    second.shows("waiting for k: 0 s, 1 ahead in the queue, held by first");
     assert_eq!(world.queue("k"), (1, 1));
 
     first.line("");

@@ -22,8 +22,13 @@ pub struct World {
 
 impl World {
     pub fn new() -> World {
+        World::with(&[])
+    }
+
+    /// With these settings.
+    pub fn with(settings: &[(&str, &str)]) -> World {
         let data = tempfile::tempdir().unwrap();
-        let (server, address) = serve(data.path(), "127.0.0.1:0");
+        let (server, address) = serve(data.path(), "127.0.0.1:0", settings);
         World {
             endpoint: format!("http://{address}"),
             server,
@@ -33,7 +38,7 @@ impl World {
 
     /// A server on this data; what it leaves stays there.
     pub fn on(data: &str) -> World {
-        let (server, address) = serve(Path::new(data), "127.0.0.1:0");
+        let (server, address) = serve(Path::new(data), "127.0.0.1:0", &[]);
         World {
             endpoint: format!("http://{address}"),
             server,
@@ -50,7 +55,7 @@ impl World {
     /// A new process on the same data and port, after the one before was killed.
     pub fn start_server(&mut self) {
         let address = self.endpoint.strip_prefix("http://").unwrap();
-        self.server = serve(self.data.path(), address).0;
+        self.server = serve(self.data.path(), address, &[]).0;
     }
 
     /// SIGSTOP: it is there, and answers nothing.
@@ -129,11 +134,14 @@ impl World {
 }
 
 /// Starts a server; where it listens.
-fn serve(data: &Path, listen: &str) -> (Child, String) {
+fn serve(data: &Path, listen: &str, settings: &[(&str, &str)]) -> (Child, String) {
+    let settings = settings.iter();
+    let settings = settings.map(|(name, value)| (format!("FERMATA_CFG_{name}"), *value));
     let mut server = Command::new(FERMATA)
         .args(["serve", "--listen", listen, "--log-filter", "error"])
         .arg("--data-dir")
         .arg(data)
+        .envs(settings)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();

@@ -19,6 +19,7 @@ mod liveness;
 mod memory;
 mod process;
 mod readme;
+mod revoked;
 mod secured;
 mod settings;
 mod start_stop;

@@ -10,7 +10,7 @@ use tokio::task::spawn_blocking;
 
 use super::reload::Watched;
 use super::{ServeError, greeting};
-use crate::access::{Access, AccessFiles};
+use crate::access::Access;
 use crate::cli::cluster;
 use crate::cli::replica::Made;
 use crate::cli::replica::cassandra::Starting;
@@ -93,9 +93,11 @@ impl Protected {
             watched.push(Watched::client_tls(tls.clone(), &files));
         }
         let files = config.auth.files();
-        if files != AccessFiles::default() {
-            let certificates = config.tls.knows_clients();
-            watched.push(Watched::access(self.access.clone(), files, certificates));
+        if files.tokens.is_some() {
+            watched.push(Watched::tokens(self.access.clone(), &files));
+        }
+        if files.rules.is_some() {
+            watched.push(Watched::rules(self.access.clone(), &files));
         }
         let peer_tls = peers.and_then(PeerClient::tls);
         if let (Some(tls), Some(files)) = (peer_tls, config.peers.tls.files()) {

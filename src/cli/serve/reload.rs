@@ -84,24 +84,39 @@ impl Watched {
         })
     }
 
-    /// Tokens and rules.
-    pub fn access(access: Access, files: AccessFiles, certificates: bool) -> Watched {
-        Watched::new("tokens and rules", files.paths(), move || {
-            let policy = files
-                .read(certificates)
-                .map_err(|error| format!("auth: {error}"))?;
-            access.replace(policy);
+    /// The tokens: one that is taken away does not count any more, whatever the rules are.
+    pub fn tokens(access: Access, files: &AccessFiles) -> Watched {
+        let files = AccessFiles {
+            tokens: files.tokens.clone(),
+            rules: None,
+        };
+        Watched::new("tokens", files.paths(), move || {
+            let tokens = files.read_tokens();
+            access.replace_tokens(tokens.map_err(|error| format!("auth.tokens_file: {error}"))?);
+            Ok(())
+        })
+    }
+
+    /// The rules.
+    pub fn rules(access: Access, files: &AccessFiles) -> Watched {
+        let files = AccessFiles {
+            tokens: None,
+            rules: files.rules.clone(),
+        };
+        Watched::new("rules", files.paths(), move || {
+            let rules = files.read_rules();
+            access.replace_rules(rules.map_err(|error| format!("auth.rules_file: {error}"))?);
             Ok(())
         })
     }
 
     /// Takes the files where they changed and are the same as a moment ago (who writes one may not be done yet), or all the same
-    /// where that was asked for. What cannot be used is tried each time, and said once.
+    /// where that was asked for. What cannot be used is tried each time, and said once until it changes.
     fn look(&mut self, asked: bool) {
         let contents = Some(read(&self.files));
         let is_settled = contents == self.seen;
         self.seen = contents;
-        if self.seen == self.taken {
+        if self.seen == self.taken || !is_settled {
             self.refused = None;
         }
         if !asked && (self.only_asked || !is_settled || self.seen == self.taken) {
