@@ -61,7 +61,7 @@ pub(super) fn counted<IO: Connected, E>(
                 return Some(Ok(Admitted { io, counted }));
             }
             let what =
-                "a connection was refused: limits.connections_max is reached, and none is idle";
+                "a connection was refused: limits.connections_max is reached, or the share of its address, and none is idle";
             if let Some(times) = refused.met(SystemClock.boot(), what) {
                 let open = accounts.held().connections;
                 tracing::warn!(?who, open, times, "{what}");
@@ -176,8 +176,8 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Guarded<IO> {
             let account = this.counted.account();
             incoming.advance(came, |head| account.frame_came(&head));
             account.note_headers(incoming.kept_by_headers());
-            if incoming.had_too_large_a_block() {
-                account.cut("its headers are larger than 32 KiB");
+            if let Some(why) = incoming.fault() {
+                account.cut(why);
                 return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
             }
         }

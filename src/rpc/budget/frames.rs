@@ -13,6 +13,8 @@ const HEAD_BYTES: usize = 9;
 pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
 pub(super) const RST_STREAM: u8 = 3;
+/// What no client may send (RFC 9113, 8.4), though HTTP/2 reads the headers in it.
+const PUSH_PROMISE: u8 = 5;
 const CONTINUATION: u8 = 9;
 
 /// The flag of the last frame that its side sends of a stream.
@@ -43,6 +45,8 @@ pub struct FrameScan {
     between: u64,
     /// Of a client only.
     headers: Option<HeaderTable>,
+    /// A client sent what none may send.
+    has_promised: bool,
     /// What came since the last entry of that table that keeps anything, in bytes.
     since_entry: u64,
 }
@@ -96,6 +100,7 @@ impl FrameScan {
             began: FrameHead::default(),
             between: 0,
             headers: None,
+            has_promised: false,
             since_entry: 0,
         }
     }
@@ -105,11 +110,15 @@ impl FrameScan {
         self.headers.as_ref().map_or(0, HeaderTable::kept)
     }
 
-    /// Whether there was a block of headers that is larger than may be.
-    pub fn had_too_large_a_block(&self) -> bool {
+    /// Why the connection is to end: of what came it is not known what HTTP/2 keeps, or it is too much.
+    pub fn fault(&self) -> Option<&'static str> {
         let headers = self.headers.as_ref();
         let longest = headers.map_or(0, HeaderTable::longest_block);
-        longest > BLOCK_BYTES_MAX
+        if longest > BLOCK_BYTES_MAX {
+            return Some("its headers are larger than 32 KiB");
+        }
+        self.has_promised
+            .then_some("it sent PUSH_PROMISE, which no client may")
     }
 
     /// Reads on: which frames begin.
@@ -122,8 +131,7 @@ impl FrameScan {
             self.head[self.head_came..self.head_came + head_count].copy_from_slice(head);
             self.head_came += head_count;
             bytes = rest;
-            let all = wide(count + head_count);
-            self.since_entry = self.since_entry.saturating_add(all);
+            self.since_entry = self.since_entry.saturating_add(wide(head_count));
             if self.head_came == HEAD_BYTES {
                 self.begin(&mut begins);
             }
@@ -140,6 +148,7 @@ impl FrameScan {
                 Payload::Skipped(left) => {
                     let count = rest.len().min(left);
                     self.payload = Payload::Skipped(left - count);
+                    self.since_entry = self.since_entry.saturating_add(wide(count));
                     count
                 }
                 Payload::Padding { left } => {
@@ -157,6 +166,8 @@ impl FrameScan {
                 }
                 Payload::Block { left, after } => {
                     let count = rest.len().min(left);
+                    // What comes behind a path in it counts as if it came before.
+                    self.since_entry = self.since_entry.saturating_add(wide(count));
                     if let Some(headers) = &mut self.headers {
                         headers.advance(rest.split_at(count).0, &mut self.since_entry);
                     }
@@ -187,6 +198,7 @@ impl FrameScan {
             match kind {
                 HEADERS => headers.begin(wide(length), is_open),
                 CONTINUATION => headers.go_on(wide(length), is_open),
+                PUSH_PROMISE => self.has_promised = true,
                 _ => {}
             }
         }
@@ -386,9 +398,20 @@ mod tests {
         ] {
             // Its head is enough.
             advance(&mut scan, &framed(kind, flags, 1, &part)[..HEAD_BYTES], 9);
-            assert_eq!(scan.had_too_large_a_block(), is_too_large);
+            assert_eq!(scan.fault().is_some(), is_too_large);
             advance(&mut scan, &part, 1_000);
         }
+    }
+
+    /// Its headers would go into the table without being followed.
+    #[test]
+    fn a_client_that_promises_is_no_client() {
+        let mut scan = scan();
+        advance(&mut scan, &path(1), 1_000);
+        assert_eq!(scan.fault(), None);
+        let promise = framed(PUSH_PROMISE, END_HEADERS, 1, &[0, 0, 0, 2, 0x44, 1, b'/']);
+        advance(&mut scan, &promise[..HEAD_BYTES], 1);
+        assert!(scan.fault().is_some_and(|why| why.contains("PUSH_PROMISE")));
     }
 
     /// Frames with nothing in them take a buffer as well.

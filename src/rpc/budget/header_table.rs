@@ -23,15 +23,25 @@ const TIMES_BLOCK: u64 = 2;
 /// What one that strings are decoded into may have, in times of these.
 const TIMES_HUFFMAN: u64 = 4;
 
-/// The buffer for strings up to this is a part of what each connection takes.
+/// The buffer for strings up to this is a part of what each connection takes; no other one is smaller.
 const HUFFMAN_FREE: u64 = 1024;
 
-/// More entries than a table has: each counts at least 32 of its 4,096 bytes.
-const ENTRIES_MAX: usize = 128;
+/// What a field of a block that goes on takes, in bytes, besides its name and value.
+const FIELD_BYTES: u64 = 200;
+
+/// What the entries of a table have at most, in bytes, each with so many besides its name and value (RFC 7541, 4.1).
+const TABLE_BYTES: u64 = 4_096;
+const ENTRY_BYTES: u64 = 32;
+
+/// The longest code of a character, in bits, and the most that a string ends with besides.
+const HUFFMAN_BITS_MAX: u64 = 30;
+const HUFFMAN_PADDING: u64 = 7;
 
 /// The entries of the static table that are pseudo-headers, and how many it has.
 const STATIC_PSEUDO_MAX: usize = 14;
 const STATIC_MAX: usize = 61;
+/// The shortest name in it.
+const STATIC_NAME_MIN: u64 = 3;
 
 /// How `:` begins a name that is Huffman coded: 7 bits.
 const HUFFMAN_COLON: u8 = 0x5c;
@@ -39,8 +49,10 @@ const HUFFMAN_COLON: u8 = 0x5c;
 /// Follows the blocks of headers of a connection.
 #[derive(Debug, Default)]
 pub(super) struct HeaderTable {
-    /// The newest last.
+    /// The newest last: all that the table has, and maybe some that were pushed out of it.
     entries: VecDeque<TableEntry>,
+    /// What those have at least, in bytes.
+    size_min: u64,
     at: At,
     /// What comes into the table with the literal that is being read.
     inserts: Option<Inserts>,
@@ -62,17 +74,24 @@ struct Block {
     is_open: bool,
     /// It has more than one.
     is_joined: bool,
+    /// How many fields came.
+    fields: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct TableEntry {
     is_pseudo: bool,
     keeps: u64,
+    /// What its name has at least, and all of it, in bytes.
+    name_min: u64,
+    size_min: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Inserts {
     is_pseudo: bool,
+    /// What its name has at least, in bytes.
+    name_min: u64,
 }
 
 /// What the next byte of a block is.
@@ -101,6 +120,17 @@ struct TableString {
     of: StringOf,
 }
 
+impl TableString {
+    /// What it has at least once it is decoded, in bytes.
+    fn decoded_min(self) -> u64 {
+        let length = wide(self.length);
+        match self.is_huffman {
+            true => length.saturating_mul(8).saturating_sub(HUFFMAN_PADDING) / HUFFMAN_BITS_MAX,
+            false => length,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum IntegerOf {
     /// An index, or a size, that nothing follows.
@@ -123,7 +153,10 @@ impl HeaderTable {
     /// What may be kept of blocks, in bytes: by its entries, of a block that goes on, and to decode into.
     pub fn kept(&self) -> u64 {
         let block = match self.block.is_open {
-            true => self.joined_bytes(),
+            true => {
+                let fields = self.block.fields.saturating_mul(FIELD_BYTES);
+                self.joined_bytes().saturating_add(fields)
+            }
             false => 0,
         };
         // An entry that is gone may have shared with one that is there what was counted as kept by it.
@@ -148,6 +181,7 @@ impl HeaderTable {
             bytes,
             is_open,
             is_joined: false,
+            fields: 0,
         };
     }
 
@@ -159,6 +193,7 @@ impl HeaderTable {
             bytes,
             is_open,
             is_joined: true,
+            ..self.block
         };
     }
 
@@ -182,10 +217,11 @@ impl HeaderTable {
                     0 => self.after_string(all, since),
                     left => At::String { left, all },
                 };
-                continue;
+            } else {
+                rest = after;
+                self.at = self.after_byte(byte, since);
             }
-            rest = after;
-            self.at = self.after_byte(byte, since);
+            self.block.fields += u64::from(self.at == At::Field);
         }
     }
 
@@ -218,7 +254,10 @@ impl HeaderTable {
         let (prefix, of) = match byte {
             0x80.. => (0x7f, IntegerOf::Alone),
             0x40.. => {
-                self.inserts = Some(Inserts { is_pseudo: false });
+                self.inserts = Some(Inserts {
+                    is_pseudo: false,
+                    name_min: 0,
+                });
                 (0x3f, IntegerOf::Name)
             }
             0x20.. => (0x1f, IntegerOf::Alone),
@@ -244,9 +283,12 @@ impl HeaderTable {
             IntegerOf::Alone => At::Field,
             IntegerOf::Name if value == 0 => At::Length(StringOf::Name),
             IntegerOf::Name => {
-                let is_pseudo = self.is_pseudo(value);
+                let (is_pseudo, name_min) = self.named(value);
                 if let Some(inserts) = &mut self.inserts {
-                    inserts.is_pseudo = is_pseudo;
+                    *inserts = Inserts {
+                        is_pseudo,
+                        name_min,
+                    };
                 }
                 At::Length(StringOf::Value)
             }
@@ -271,10 +313,15 @@ impl HeaderTable {
             self.huffman_longest = self.huffman_longest.max(length);
         }
         match all.of {
-            StringOf::Name => At::Length(StringOf::Value),
+            StringOf::Name => {
+                if let Some(inserts) = &mut self.inserts {
+                    inserts.name_min = all.decoded_min();
+                }
+                At::Length(StringOf::Value)
+            }
             StringOf::Value => {
                 if let Some(inserts) = self.inserts.take() {
-                    self.insert(inserts, all.is_huffman, since);
+                    self.insert(inserts, all, since);
                 }
                 At::Field
             }
@@ -290,21 +337,22 @@ impl HeaderTable {
         }
     }
 
-    /// Whether the name with this index is one of a pseudo-header.
-    fn is_pseudo(&self, index: usize) -> bool {
+    /// Whether the name with this index is one of a pseudo-header, and what it has at least, in bytes.
+    fn named(&self, index: usize) -> (bool, u64) {
         if index <= STATIC_MAX {
-            return index <= STATIC_PSEUDO_MAX;
+            return (index <= STATIC_PSEUDO_MAX, STATIC_NAME_MIN);
         }
-        let newest_first = self.entries.iter().rev();
-        let entry = newest_first.clone().nth(index - STATIC_MAX - 1);
-        entry.is_some_and(|entry| entry.is_pseudo)
+        let mut newest_first = self.entries.iter().rev();
+        let entry = newest_first.nth(index - STATIC_MAX - 1);
+        entry.map_or((false, 0), |entry| (entry.is_pseudo, entry.name_min))
     }
 
-    fn insert(&mut self, inserts: Inserts, is_huffman: bool, since: &mut u64) {
-        let keeps = match (inserts.is_pseudo, is_huffman) {
+    fn insert(&mut self, inserts: Inserts, value: TableString, since: &mut u64) {
+        let keeps = match (inserts.is_pseudo, value.is_huffman) {
             (false, _) => 0,
             (true, true) => {
-                let decoded = std::mem::take(&mut self.huffman_since).min(self.huffman_longest);
+                let longest = self.huffman_longest.max(HUFFMAN_FREE);
+                let decoded = std::mem::take(&mut self.huffman_since).min(longest);
                 decoded.saturating_mul(TIMES_HUFFMAN)
             }
             (true, false) => match (std::mem::take(since), self.block.is_joined) {
@@ -312,15 +360,23 @@ impl HeaderTable {
                 (_, true) => self.joined_bytes(),
             },
         };
-        if self.entries.len() == ENTRIES_MAX {
-            let oldest = self.entries.pop_front();
-            self.kept -= oldest.map_or(0, |oldest| oldest.keeps);
-        }
-        self.kept += keeps;
-        self.entries.push_back(TableEntry {
+        let size_min = inserts.name_min.saturating_add(value.decoded_min());
+        let entry = TableEntry {
             is_pseudo: inserts.is_pseudo,
             keeps,
-        });
+            name_min: inserts.name_min,
+            size_min: size_min.saturating_add(ENTRY_BYTES),
+        };
+        self.kept = self.kept.saturating_add(keeps);
+        self.size_min = self.size_min.saturating_add(entry.size_min);
+        self.entries.push_back(entry);
+        // One that is larger than the table is pushes out all, and is not kept either.
+        while self.size_min > TABLE_BYTES
+            && let Some(oldest) = self.entries.pop_front()
+        {
+            self.kept = self.kept.saturating_sub(oldest.keeps);
+            self.size_min = self.size_min.saturating_sub(oldest.size_min);
+        }
     }
 }
 
@@ -381,11 +437,44 @@ mod tests {
         let by_index = vec![0x7e, 1, b'x'];
         assert_eq!(kept(&[te.clone(), by_index.clone()], 3), 0);
         assert_eq!(kept(&[path("/a"), te.clone()], 3), 1_000);
+        // 37 bytes of a path, at least, and 42 of each other.
         let mut blocks = vec![path("/a")];
-        blocks.extend(vec![te; ENTRIES_MAX - 1]);
+        blocks.extend(vec![te; 96]);
         assert_eq!(kept(&blocks, 3), 1_000);
         blocks.push(by_index);
         assert_eq!(kept(&blocks, 3), 0);
+    }
+
+    /// As a token that is another one in each call: no path stays in the table for long.
+    #[test]
+    fn large_headers_take_the_entries_of_paths_away_at_once() {
+        let long = |first: u8, is_huffman: bool| {
+            let mut field = vec![0x40, 1, b'x', 0x7f, 0xa9, 0x10];
+            field[0] = first;
+            field[3] |= u8::from(is_huffman) << 7;
+            field.extend(vec![0x1c; 127 + 0x29 + (0x10 << 7)]);
+            field
+        };
+        for (is_huffman, stay) in [(false, 2), (true, 7)] {
+            let mut blocks = Vec::new();
+            for _ in 0..50 {
+                blocks.push(path("/a"));
+                blocks.push(long(0x40, is_huffman));
+            }
+            // A path that comes after 1,000 bytes, and the block before.
+            let mut table = HeaderTable::default();
+            let mut since = 0;
+            for block in &blocks {
+                since += 1_000;
+                table.begin(wide(block.len()), false);
+                table.advance(block, &mut since);
+            }
+            assert!(table.entries.len() <= 2 * stay, "{}", table.entries.len());
+        }
+        // Of one that has no room in the table nothing is left.
+        let mut huge = vec![0x44, 0x7f, 0x82, 0x1f];
+        huge.extend(vec![b'x'; 127 + 2 + (0x1f << 7)]);
+        assert_eq!(kept(&[path("/a"), huge], 100), 0);
     }
 
     #[test]
@@ -455,6 +544,31 @@ mod tests {
         assert_eq!(table.kept(), decoder + 4 * 11_002);
     }
 
+    /// No buffer to decode into is small, however short the strings are.
+    #[test]
+    fn many_short_strings_before_a_path_keep_a_buffer() {
+        let mut table = HeaderTable::default();
+        let mut since = 0;
+        for number in 1..=100 {
+            let mut block = [0x00, 0x81, 0x1f, 0x81, 0x1f].repeat(1_400);
+            block.extend([0x44, 0x81, 0x63]);
+            table.begin(wide(block.len()), false);
+            table.advance(&block, &mut since);
+            assert_eq!(table.kept(), number * 4 * HUFFMAN_FREE);
+        }
+    }
+
+    #[test]
+    fn the_fields_of_a_block_that_goes_on_count() {
+        let mut table = HeaderTable::default();
+        let mut since = 0;
+        table.begin(8_000, true);
+        table.advance(&literal(0x00, b"a", b"").repeat(400), &mut since);
+        assert_eq!(table.kept(), 16_384 + 400 * FIELD_BYTES);
+        table.go_on(10, false);
+        assert_eq!(table.kept(), 0);
+    }
+
     #[test]
     fn a_table_keeps_no_more_than_its_entries_may() {
         let mut table = HeaderTable::default();
@@ -463,9 +577,8 @@ mod tests {
             table.begin(4, false);
             table.advance(&path("/a"), &mut since);
         }
-        assert_eq!(
-            table.kept(),
-            BUFFER_BYTES * u64::try_from(ENTRIES_MAX).unwrap()
-        );
+        // 37 bytes each, at least.
+        assert_eq!(table.kept(), BUFFER_BYTES * 110);
+        assert_eq!(table.entries.len(), 110);
     }
 }
