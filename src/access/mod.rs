@@ -9,7 +9,6 @@ mod login;
 mod rules;
 mod tokens;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -33,8 +32,10 @@ pub struct AccessFiles {
 
 /// Why the files cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{file}: {why}", file = file.display())]
+#[error("{setting}: {file}: {why}", file = file.display())]
 pub struct AccessError {
+    /// What names it.
+    pub setting: &'static str,
     /// Which of them.
     pub file: PathBuf,
     /// What is wrong with it.
@@ -65,8 +66,11 @@ impl AccessFiles {
         let Some(file) = &self.tokens else {
             return Ok(None);
         };
-        let tokens = Tokens::parse(&text(file)?);
-        tokens.map(Some).map_err(|error| fault(file, &error))
+        let unusable = |why| fault("auth.tokens_file", file, why);
+        let tokens = Tokens::parse(&text(file).map_err(unusable)?);
+        tokens
+            .map(Some)
+            .map_err(|error| unusable(error.to_string()))
     }
 
     /// What each may do.
@@ -74,25 +78,29 @@ impl AccessFiles {
         let Some(file) = &self.rules else {
             return Ok(None);
         };
-        let rules = Rules::parse(&text(file)?);
-        rules.map(Some).map_err(|error| fault(file, &error))
+        let unusable = |why| fault("auth.rules_file", file, why);
+        let rules = Rules::parse(&text(file).map_err(unusable)?);
+        rules.map(Some).map_err(|error| unusable(error.to_string()))
     }
 }
 
-fn fault(file: &Path, why: &dyn fmt::Display) -> AccessError {
+fn fault(setting: &'static str, file: &Path, why: String) -> AccessError {
     AccessError {
+        setting,
         file: file.to_owned(),
-        why: why.to_string(),
+        why,
     }
 }
 
-fn text(file: &Path) -> Result<String, AccessError> {
-    let size = std::fs::metadata(file).map_err(|error| fault(file, &error))?;
+fn text(file: &Path) -> Result<String, String> {
+    let size = std::fs::metadata(file).map_err(|error| error.to_string())?;
     if size.len() > FILE_BYTES_MAX {
-        let why = format!("it has {} bytes; the limit is {FILE_BYTES_MAX}", size.len());
-        return Err(fault(file, &why));
+        return Err(format!(
+            "it has {} bytes; the limit is {FILE_BYTES_MAX}",
+            size.len()
+        ));
     }
-    std::fs::read_to_string(file).map_err(|error| fault(file, &error))
+    std::fs::read_to_string(file).map_err(|error| error.to_string())
 }
 
 /// Who may do what.

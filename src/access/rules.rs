@@ -236,6 +236,23 @@ impl Rules {
         Ok(Rules(rules.collect::<Result<_, _>>()?))
     }
 
+    /// What in them can hardly be meant: a table that is none of these, and a `*` that stands for itself.
+    pub fn doubts(&self, tables: &[TableName]) -> Vec<String> {
+        let doubt = |(number, rule): (usize, &Rule)| {
+            let table = rule.table.as_ref().filter(|own| !tables.contains(own));
+            let table =
+                table.map(|own| format!("rule {number}: there is no table {:?}", own.as_str()));
+            let prefix = rule.key_prefix.contains(ANY).then(|| {
+                format!(
+                    "rule {number}: key_prefix {:?}: '*' stands for itself here; what follows the prefix is free",
+                    rule.key_prefix
+                )
+            });
+            table.into_iter().chain(prefix)
+        };
+        (1..).zip(&self.0).flat_map(doubt).collect()
+    }
+
     /// Whether this identity may do all of this: each of the verbs by some rule.
     pub fn allow(&self, identity: &str, verbs: Verbs, scope: Scope<'_>) -> bool {
         let mut left = verbs;

@@ -75,7 +75,7 @@ pub enum ServeError {
     #[error("tls.{0}")]
     ClientTls(TlsFileError),
     /// Correct the tokens, or the rules.
-    #[error("auth: {0}")]
+    #[error(transparent)]
     Access(#[from] AccessError),
     /// Allow more descriptors, or fewer connections.
     #[error(transparent)]
@@ -136,6 +136,7 @@ pub async fn run(args: Args) -> Result<u8, ServeError> {
     let log_filter = telemetry::init(&config.log)?;
     descriptors::provide(&mut config)?;
     parts::warn_where_rules_are_missing(&config);
+    parts::warn_where_it_is_insecure(&config);
     let mut signals = EndSignals::new().map_err(|source| ServeError::System {
         what: "hear signals",
         source,

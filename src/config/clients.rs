@@ -55,7 +55,7 @@ impl ClientTlsConfig {
     /// What does not fit together.
     pub(super) fn check(&self, auth: &AuthConfig, wrong: &mut Vec<String>) {
         if self.cert_file.is_some() != self.key_file.is_some() {
-            wrong.push("tls: cert_file and key_file belong together".to_owned());
+            wrong.push("tls.cert_file and tls.key_file belong together".to_owned());
         }
         if self.client_ca_file.is_some() && self.cert_file.is_none() {
             wrong.push(

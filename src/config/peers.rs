@@ -116,7 +116,9 @@ impl PeersConfig {
         for (name, is_set) in self.tls.named() {
             need(
                 is_set == is_encrypted,
-                &format!("tls.{name} is not set: ca_file, cert_file and key_file belong together"),
+                &format!(
+                    "tls.{name} is not set: peers.tls.ca_file, peers.tls.cert_file and peers.tls.key_file belong together"
+                ),
             );
         }
         need(

@@ -325,7 +325,7 @@ impl CassandraConfig {
         let tls = &self.tls;
         need(
             tls.cert_file.is_some() == tls.key_file.is_some(),
-            "tls: cert_file and key_file belong together",
+            "tls.cert_file and store.cassandra.tls.key_file belong together",
         );
         need(
             tls.ca_file.is_some() || (tls.cert_file.is_none() && tls.verify_host),

@@ -89,7 +89,8 @@ impl AccessCheck {
             let from = caller.map_or("", |caller| &*caller.from);
             if let Some(left_out) = is_to_be_written(&self.logins) {
                 let path = path.get(..PATH_BYTES_MAX).unwrap_or(path);
-                tracing::warn!(target: AUDIT, from, path, %why, left_out, "a login was refused");
+                let why = why.to_string();
+                tracing::warn!(target: AUDIT, from, path, why, left_out, "a login was refused");
             }
             status::of_login(why)
         })
@@ -124,8 +125,8 @@ impl AccessCheck {
         let (identity, from) = (&*login.identity, &*login.from);
         let denied = status::denied(identity, ways, scope);
         if let Some(left_out) = is_to_be_written(&self.calls) {
-            let what = denied.message();
-            tracing::warn!(target: AUDIT, identity, from, what, left_out, "a call was denied");
+            let why = denied.message();
+            tracing::warn!(target: AUDIT, identity, from, why, left_out, "a call was denied");
         }
         Err(denied)
     }
@@ -183,6 +184,13 @@ impl AccessCheck {
             if replaced.changed().await.is_err() {
                 return std::future::pending().await;
             }
+        }
+    }
+
+    /// A client showed a certificate that was verified, and says of nobody who that is. Its connection goes on, as one without.
+    pub fn certificate_refused(&self, from: &str, why: &str) {
+        if let Some(left_out) = is_to_be_written(&self.logins) {
+            tracing::warn!(target: AUDIT, from, why, left_out, "a client certificate was not taken for a login");
         }
     }
 

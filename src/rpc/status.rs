@@ -238,6 +238,7 @@ pub fn denied(identity: &str, ways: &[Verbs], scope: Scope<'_>) -> Status {
             id.key.as_str(),
             id.table.as_str()
         ),
+        Scope::Prefix(table, "") => format!("on all keys of the table {:?}", table.as_str()),
         Scope::Prefix(table, prefix) => {
             format!(
                 "on all keys of the table {:?} that begin with {prefix:?}",
@@ -247,11 +248,10 @@ pub fn denied(identity: &str, ways: &[Verbs], scope: Scope<'_>) -> Status {
         Scope::Own => "anywhere".to_owned(),
         Scope::Everything => "on everything".to_owned(),
     };
-    let verbs = ways.iter().copied().map(Verbs::names);
-    let verbs = verbs.collect::<Vec<_>>().join(" or to ");
-    let words = format!("no rule allows {who} to {verbs} {what}");
+    let verbs: Vec<String> = ways.iter().copied().map(Verbs::names).collect();
+    let words = format!("no rule allows {who} to {} {what}", verbs.join(" or to "));
     StatusBuilder::new(Code::PermissionDenied, words, "NOT_ALLOWED")
-        .with("verbs", verbs)
+        .with("verbs", verbs.join("|"))
         .status()
 }
 

@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fermata_tls::{self as tls, FileError};
 use rustls::ServerConfig;
@@ -14,11 +15,14 @@ use rustls::version::{TLS12, TLS13};
 use tokio_rustls::TlsAcceptor;
 use x509_cert::Certificate;
 use x509_cert::der::Decode as _;
-use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::ext::pkix::{BasicConstraints, SubjectAltName};
 
 /// What is spoken inside.
 const HTTP2: &[u8] = b"h2";
+
+/// What is left of a certificate about which that is said.
+const EXPIRES_SOON: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// How a workload is named in a certificate.
 const SPIFFE: &str = "spiffe://";
@@ -60,14 +64,27 @@ impl ClientTls {
     }
 
     /// Reads the files again. What they say is in force from the next handshake on; where one cannot be used, or they do not go
-    /// together, all stays as it is.
+    /// together, all stays as it is. Says why clients will not trust the certificate.
     pub fn reload(&self) -> Result<(), FileError> {
         let config = config(&self.files)?;
+        self.say_doubts();
         *self
             .in_force
             .write()
             .unwrap_or_else(PoisonError::into_inner) = config;
         Ok(())
+    }
+
+    fn say_doubts(&self) {
+        let file = &self.files.cert_file;
+        let chain = tls::certificates(file).unwrap_or_default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let doubts = chain
+            .first()
+            .map(|own| doubts(own, now.unwrap_or_default()));
+        for why in doubts.unwrap_or_default() {
+            tracing::warn!("tls.cert_file: {}: {why}", file.display());
+        }
     }
 
     /// For the next handshake.
@@ -106,6 +123,35 @@ fn config(files: &ClientTlsFiles) -> Result<Arc<ServerConfig>, FileError> {
         config.send_tls13_tickets = 0;
     }
     Ok(Arc::new(config))
+}
+
+/// Why clients will not trust the certificate of this server, or soon will not; `now` since 1970. Who signed it, and for which
+/// names, they know better.
+fn doubts(own: &CertificateDer<'_>, now: Duration) -> Vec<String> {
+    let Ok(parsed) = Certificate::from_der(own) else {
+        // Whether it can be used is found out elsewhere.
+        return Vec::new();
+    };
+    let parsed = parsed.tbs_certificate;
+    let mut doubts = Vec::new();
+    let (from, to) = (parsed.validity.not_before, parsed.validity.not_after);
+    if now < from.to_unix_duration() {
+        doubts.push(format!(
+            "it is not valid before {from}: clients will not connect"
+        ));
+    }
+    match to.to_unix_duration().checked_sub(now) {
+        None => doubts.push(format!("it expired on {to}: clients will not connect")),
+        Some(left) if left < EXPIRES_SOON => doubts.push(format!("it expires on {to}")),
+        Some(_) => {}
+    }
+    if let Ok(Some((_, BasicConstraints { ca: true, .. }))) = parsed.get() {
+        doubts.push(
+            "it is a CA's own: many clients will not connect to a server that shows it. Let the CA sign one for this server"
+                .to_owned(),
+        );
+    }
+    doubts
 }
 
 /// Who a client is by its certificate, which was verified: its SPIFFE id, or else its subject as RFC 4514 writes it, such as
@@ -170,6 +216,40 @@ mod tests {
         let id = "spiffe://acme/billing/7";
         assert_eq!(named(&subject, &[id]), Ok(id.to_owned()));
         assert_eq!(named(&[], &["https://acme", id]), Ok(id.to_owned()));
+    }
+
+    #[test]
+    fn what_clients_will_not_trust_is_said_beforehand() {
+        let mut params = CertificateParams::default();
+        params.not_before = rcgen::date_time_ymd(2026, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2026, 4, 1);
+        let signed = |params: &CertificateParams| {
+            let key = KeyPair::generate().unwrap();
+            params.self_signed(&key).unwrap().der().clone()
+        };
+        let own = signed(&params);
+        let days = |days: u64| Duration::from_secs((20_454 + days) * 24 * 3600);
+        for (at, said) in [
+            (
+                days(0) - Duration::from_secs(1),
+                vec!["it is not valid before 2026-01-01T00:00:00Z: clients will not connect"],
+            ),
+            (days(0), vec![]),
+            (days(83), vec![]),
+            (days(84), vec!["it expires on 2026-04-01T00:00:00Z"]),
+            (
+                days(91),
+                vec!["it expired on 2026-04-01T00:00:00Z: clients will not connect"],
+            ),
+        ] {
+            assert_eq!(doubts(&own, at), said, "{at:?}");
+        }
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let said = doubts(&signed(&params), days(1));
+        assert!(
+            said.len() == 1 && said[0].contains("a CA's own"),
+            "{said:?}"
+        );
     }
 
     #[test]

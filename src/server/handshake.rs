@@ -148,7 +148,7 @@ fn known(check: &AccessCheck, io: &TlsStream<TcpStream>, caller: Origin) -> Orig
         Ok(identity) => Some(identity),
         Err(why) => {
             let why = format!("the certificate is trusted, and says not who it is of: {why}");
-            check.connection_refused(&caller.from, &why);
+            check.certificate_refused(&caller.from, &why);
             None
         }
     });

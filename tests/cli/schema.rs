@@ -52,7 +52,7 @@ fn what_is_wrong_with_settings_is_told_with_where_it_was_set() {
         (
             &["check", "--contact-points", "a", "--tls-key", "k.pem"],
             78,
-            "cert_file and key_file belong together",
+            "tls.cert_file and store.cassandra.tls.key_file belong together (flag --tls-key)",
         ),
         (
             &["check", "--contact-points", "a", "--tls-ca", "/nowhere/ca"],

@@ -86,7 +86,8 @@ async fn a_client_certificate_that_has_expired_is_refused_in_the_handshake() {
     }
     until("the audit log says so", || {
         let log = server.log();
-        log.contains("a connection was refused") && log.contains("certificate expired")
+        log.contains("a connection was refused")
+            && log.contains("the caller's certificate has expired")
     })
     .await;
 }

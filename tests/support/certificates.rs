@@ -26,14 +26,16 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let certificate = params.self_signed(&key).unwrap();
         let directory = TempDir::new().unwrap();
-        std::fs::write(directory.path().join("ca.pem"), certificate.pem()).unwrap();
+        let file = directory.path().join("ca.pem");
+        std::fs::write(file.with_extension("key"), key.serialize_pem()).unwrap();
+        std::fs::write(file, certificate.pem()).unwrap();
         Authority {
             directory,
             issuer: Issuer::new(params, key),
         }
     }
 
-    /// Its own certificate.
+    /// Its own certificate; the key is beside it.
     pub fn file(&self) -> PathBuf {
         self.path("ca.pem")
     }

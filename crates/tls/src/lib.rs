@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{CertificateError, Error, RootCertStore};
+use rustls::{CertificateError, Error, OtherError, RootCertStore};
 
 /// Which file cannot be used, by its setting, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -89,6 +89,17 @@ pub fn distrust(error: &io::Error, whom: &str) -> Option<String> {
         Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => format!("{whom}'s certificate is not for the address it is reached at ({error})"),
+        Error::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. },
+        ) => format!("{whom}'s certificate has expired, or the clock of this machine is wrong"),
+        Error::InvalidCertificate(
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
+        ) => {
+            format!("{whom}'s certificate is not valid yet, or the clock of this machine is wrong")
+        }
+        Error::InvalidCertificate(CertificateError::Other(other)) if is_of_a_ca(other) => {
+            format!("{whom} shows a CA's own certificate; it needs one that the CA signed for it")
+        }
         Error::NoCertificatesPresented => format!("{whom} shows no certificate"),
         Error::AlertReceived(alert) => {
             format!("{whom} refused our certificate, or that we have none ({alert:?})")
@@ -96,6 +107,11 @@ pub fn distrust(error: &io::Error, whom: &str) -> Option<String> {
         Error::InvalidMessage(_) => format!("{whom} does not speak TLS ({error})"),
         other => other.to_string(),
     })
+}
+
+fn is_of_a_ca(error: &OtherError) -> bool {
+    // The library has no other way to say it.
+    error.to_string().contains("CaUsedAsEndEntity")
 }
 
 /// Whether that is how TLS begins, with an alert or a handshake. HTTP/2 begins with neither, on no side.

@@ -7,6 +7,9 @@ use crate::lock::ReplicaId;
 /// Where the client commands look unless told otherwise.
 const CLIENT_DEFAULT: &str = "127.0.0.1:7450";
 
+/// How the address of a Unix socket begins.
+const SOCKET: &str = "unix:";
+
 /// Where clients and other replicas are listened to.
 pub fn listening(addresses: &[String], sockets: &[String], peer_addresses: &[String]) {
     let clients = addresses
@@ -19,18 +22,19 @@ pub fn listening(addresses: &[String], sockets: &[String], peer_addresses: &[Str
     say(&clients.chain(replicas).collect::<String>());
 }
 
-/// Which store is used and which replica this is, and what to try where everybody may.
-pub fn serving(location: &str, replica: ReplicaId, addresses: &[String], is_open: bool) {
+/// Which store is used and which replica this is, and what to try where everybody may, at the first of these addresses.
+pub fn serving(location: &str, replica: ReplicaId, at: &[String], is_open: bool) {
     let mut text = format!("{location}\nreplica {replica}\n");
-    if let Some(address) = addresses.first().filter(|_| is_open) {
-        let program = std::env::args().next().unwrap_or_default();
-        let endpoint = match address.as_str() {
-            CLIENT_DEFAULT => String::new(),
-            other => format!("--endpoint http://{other} "),
+    if let Some(at) = at.first().filter(|_| is_open) {
+        let (endpoint, server) = match at.strip_prefix(SOCKET) {
+            Some(path) => (format!("--endpoint {at} "), format!("-unix {path}")),
+            None if at == CLIENT_DEFAULT => (String::new(), at.clone()),
+            None => (format!("--endpoint http://{at} "), at.clone()),
         };
+        let program = std::env::args().next().unwrap_or_default();
         text.push_str(&format!(
             "try: {program} lock {endpoint}demo -- echo hello\n \
-             or: grpcurl -plaintext -d '{{\"key\": \"demo\"}}' {address} \
+             or: grpcurl -plaintext -d '{{\"key\": \"demo\"}}' {server} \
              fermata.v1.LockService/CreateLockRef\n"
         ));
     }

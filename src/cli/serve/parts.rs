@@ -97,7 +97,8 @@ impl Protected {
             watched.push(Watched::tokens(self.access.clone(), &files));
         }
         if files.rules.is_some() {
-            watched.push(Watched::rules(self.access.clone(), &files));
+            let tables = config.table_names();
+            watched.push(Watched::rules(self.access.clone(), &files, tables));
         }
         let peer_tls = peers.and_then(PeerClient::tls);
         if let (Some(tls), Some(files)) = (peer_tls, config.peers.tls.files()) {
@@ -113,6 +114,22 @@ pub fn warn_where_rules_are_missing(config: &Config) {
         tracing::warn!(
             "auth.rules_file is not set: each client that is known may end others' locks and take backups"
         );
+    }
+}
+
+/// Says who else could come, where that was allowed in words.
+pub fn warn_where_it_is_insecure(config: &Config) {
+    let protection = config.tls.protection(&config.auth);
+    if config.insecure && config.listen.addresses().any(|at| !at.ip().is_loopback()) {
+        let open = match (protection.tls, protection.login) {
+            (true, true) => return,
+            (true, false) => "whoever reaches it may do everything",
+            (false, true) => "whoever listens on the way reads all, tokens too",
+            (false, false) => {
+                "whoever reaches it may do everything, and whoever listens on the way reads all"
+            }
+        };
+        tracing::warn!("insecure is set: {open}");
     }
 }
 
@@ -164,7 +181,7 @@ impl Prepared {
 
     /// Starts what must be there before anybody is served.
     pub async fn start(self, config: Config, net: &Net) -> Result<Started, ServeError> {
-        let addresses = net.addresses.clone();
+        let at: Vec<String> = net.addresses.iter().chain(&net.sockets).cloned().collect();
         let is_open = config.tls.protection(&config.auth) == Protection::NONE;
         let mut made = made(config, net);
         match self {
@@ -180,7 +197,7 @@ impl Prepared {
                     peers: None,
                     later: Box::pin(async move {
                         let location = format!("data in {} (embedded store)", directory.display());
-                        greeting::serving(&location, replica, &addresses, is_open);
+                        greeting::serving(&location, replica, &at, is_open);
                     }),
                 })
             }
@@ -204,7 +221,7 @@ impl Prepared {
                     later: Box::pin(async move {
                         starting.run(&begun, |store| made.options(store)).await;
                         let location = starting.location();
-                        greeting::serving(&location, begun.replica(), &addresses, is_open);
+                        greeting::serving(&location, begun.replica(), &at, is_open);
                     }),
                 })
             }

@@ -14,6 +14,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::access::{Access, AccessFiles, FILE_BYTES_MAX};
 use crate::cli::settings::Settings;
+use crate::lock::TableName;
 use crate::server::{ClientTls, ClientTlsFiles, PeerTls, PeerTlsFiles};
 use crate::telemetry::LogFilter;
 
@@ -35,6 +36,8 @@ pub struct Watched {
     seen: Option<Contents>,
     /// Why that cannot be used, as it was said.
     refused: Option<String>,
+    /// Nothing changed since the first look, so that what is taken is what was read at the start, most likely.
+    is_first: bool,
     /// Nothing is taken unless that is asked for.
     only_asked: bool,
 }
@@ -53,6 +56,7 @@ impl Watched {
             taken: None,
             seen: None,
             refused: None,
+            is_first: true,
             only_asked: false,
         }
     }
@@ -92,20 +96,23 @@ impl Watched {
         };
         Watched::new("tokens", files.paths(), move || {
             let tokens = files.read_tokens();
-            access.replace_tokens(tokens.map_err(|error| format!("auth.tokens_file: {error}"))?);
+            access.replace_tokens(tokens.map_err(|error| error.to_string())?);
             Ok(())
         })
     }
 
-    /// The rules.
-    pub fn rules(access: Access, files: &AccessFiles) -> Watched {
+    /// The rules; what in them can hardly be meant is said, the tables being these.
+    pub fn rules(access: Access, files: &AccessFiles, tables: Vec<TableName>) -> Watched {
         let files = AccessFiles {
             tokens: None,
             rules: files.rules.clone(),
         };
         Watched::new("rules", files.paths(), move || {
-            let rules = files.read_rules();
-            access.replace_rules(rules.map_err(|error| format!("auth.rules_file: {error}"))?);
+            let rules = files.read_rules().map_err(|error| error.to_string())?;
+            for doubt in rules.iter().flat_map(|rules| rules.doubts(&tables)) {
+                tracing::warn!("auth.rules_file: {doubt}");
+            }
+            access.replace_rules(rules);
             Ok(())
         })
     }
@@ -115,6 +122,8 @@ impl Watched {
     fn look(&mut self, asked: bool) {
         let contents = Some(read(&self.files));
         let is_settled = contents == self.seen;
+        let has_changed = self.seen.is_some() && !is_settled;
+        self.is_first = self.is_first && !has_changed;
         self.seen = contents;
         if self.seen == self.taken || !is_settled {
             self.refused = None;
@@ -125,7 +134,12 @@ impl Watched {
         let what = self.what;
         match (self.take)() {
             Ok(()) => {
-                tracing::info!("{what}: what is there now is in force");
+                // Whoever started it with that needs no news of it.
+                match asked || !self.is_first {
+                    true => tracing::info!("{what}: what is there now is in force"),
+                    false => tracing::debug!("{what}: what is there now is in force"),
+                }
+                self.is_first = false;
                 // Unless they changed meanwhile: then nobody knows which of both was taken.
                 let is_same = Some(read(&self.files)) == self.seen;
                 self.taken = self.seen.clone().filter(|_| is_same);

@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
 use crate::cli::end::end;
-use crate::cli::ignored::is_ignored;
+use fermata_command::ignored::is_ignored;
 
 /// SIGTERM and SIGINT, and SIGHUP, heard from when this is made.
 pub struct EndSignals {

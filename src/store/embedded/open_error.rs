@@ -32,7 +32,7 @@ pub enum EmbeddedOpenError {
         source: io::Error,
     },
     /// The disk, or the quota, is full.
-    #[error("the disk of {} is full ({source}); make room and start again", .path.display())]
+    #[error("the disk of {} is full ({source}); make room there", .path.display())]
     DiskFull {
         /// What did not fit.
         path: PathBuf,
