@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use fermata_client::{Client, ClientOptions, GuardState, LockGuard, Lost, Moment, ReleaseError};
+use fermata_command::output::one_line;
 use fermata_command::remote::{ENDPOINT_VARIABLE, Remote, TABLE_VARIABLE};
 use fermata_command::{Failure, Span, exit};
 use nix::sys::signal::Signal;
@@ -169,6 +170,15 @@ async fn lock(args: Args, aside: &Aside) -> Result<u8, Failure> {
         None => args.command,
     };
     if command.is_empty() {
+        // `-- $COMMAND` of a variable that is not set is no wish to keep the lock for ever.
+        if std::env::args_os()
+            .next_back()
+            .is_some_and(|last| last == "--")
+        {
+            return Err(Failure::usage(
+                "no command follows --; leave the -- out to keep the lock without one",
+            ));
+        }
         refuse_without_stdout()?;
     }
     let options = ClientOptions {
@@ -225,7 +235,7 @@ async fn lock(args: Args, aside: &Aside) -> Result<u8, Failure> {
 }
 
 pub(super) fn lost_words(key: &str, lost: &Lost) -> String {
-    let detail = fermata_command::output::one_line(&lost.detail);
+    let detail = one_line(&lost.detail);
     format!(
         "lost the lock on {key}: {detail} ({})",
         lost.reason.as_str()
@@ -384,9 +394,12 @@ impl LockedCommand<'_> {
             return None;
         }
         self.running.stop(self.aside);
+        let why = match self.guard.last_failure() {
+            None => String::new(),
+            Some(error) => format!(": {}", one_line(&error.to_string())),
+        };
         self.aside.say(format!(
-            "no renewal came through (no server answers, or what {} is locked by, a token or a rule, \
-             was taken away), and the lock may go to somebody else in {} ms; stopping the command: \
+            "no renewal came through{why}; the lock on {} may go to somebody else in {} ms; stopping the command: \
              SIGTERM now, SIGKILL then",
             self.key,
             now.until(valid_until).as_millis(),
@@ -444,6 +457,30 @@ mod tests {
         ] {
             assert_eq!(lead(ms(grace), ms(promised_for)), ms(expected));
         }
+    }
+
+    /// What is promised of commands without a server, in help and documents, follows from what the code does.
+    #[test]
+    fn how_long_a_command_goes_on_without_a_server_is_what_is_said_of_it() {
+        let guarantees = include_str!("../../docs/guarantees.md");
+        let grace = Duration::from_secs(10);
+        for (ttl, said) in [
+            (30, "--ttl 30s    8 to 18 s\n"),
+            (60, "--ttl 60s   34 to 44 s, the default\n"),
+            (120, "--ttl 2m    88 to 98 s\n"),
+        ] {
+            assert!(super::HELP.contains(said), "{said}");
+            let ttl = Duration::from_secs(ttl);
+            // As its renewal promised it, which was sent up to one interval before the server went.
+            let promised = ttl * 9 / 10;
+            let longest = promised - lead(grace, promised);
+            let shortest = longest - (ttl / 3).min(super::RENEWED_EVERY_MAX);
+            let span = format!("{} to {} s", shortest.as_secs(), longest.as_secs());
+            assert!(said.contains(&span), "{said}: {span}");
+            let is_told = ttl.as_secs() <= 60;
+            assert!(guarantees.contains(&span) || !is_told, "{span}");
+        }
+        assert_eq!(super::TTL, Duration::from_secs(60));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use super::connect::Client;
 use super::connections::LongCallStream;
 use super::error::CallError;
-use super::fault::Fault;
+use super::fault::{Fault, no_answer_within};
 use super::secret_text::public_part;
 
 /// How many a page asks for.
@@ -254,11 +254,15 @@ impl Client {
     /// A backup of the embedded store of the server, of one moment.
     pub async fn back_up(&self) -> Result<Backup, CallError> {
         let permit = self.connections().watch_permit().await;
-        let (_, attempt) = self.long_attempt(self.options().timeout, permit);
-        // No deadline: it lasts as long as the store is large.
+        let within = self.options().timeout;
+        let (at, attempt) = self.long_attempt(within, permit);
+        // No deadline for all of it: it lasts as long as the store is large.
         let request = attempt.stream_request(proto::BackupRequest {});
-        let parts = attempt.admin().backup(request).await;
-        let parts = parts.map_err(|status| Fault::new(&status))?.into_inner();
+        let mut admin = attempt.admin();
+        let begun = tokio::time::timeout(within, admin.backup(request)).await;
+        let parts = begun.unwrap_or_else(|_| Err(no_answer_within(within)));
+        let parts = parts.map_err(|status| Fault::new(&self.named(at, status)))?;
+        let parts = parts.into_inner();
         Ok(Backup {
             parts,
             _stream: attempt.into_stream(),

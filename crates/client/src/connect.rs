@@ -22,9 +22,10 @@ use super::confirms::Confirms;
 use super::connections::{Connect, Connections, LongCallLimits, LongCallPermit, LongCallStream};
 use super::endpoint::connector;
 use super::error::ConnectError;
-use super::fault::no_answer_within;
+use super::fault::{ServerError, no_answer_within};
 use super::homes::{self, Homes};
 use super::keep_alive::{KeepAliveLink, KeepAlives};
+use super::last_failure::LastFailure;
 use super::options::ClientOptions;
 use super::pipeline::{Call, Pipeline};
 use super::retry::{Backoff, Verdict, is_for_elsewhere, judge};
@@ -48,6 +49,8 @@ struct ClientShared {
     keep_alives: KeepAlives,
     confirms: Confirms,
     background: Background,
+    /// Of attempts that were repeated, or may be.
+    last_failure: LastFailure,
     options: ClientOptions,
     clock: Arc<dyn Clock>,
     /// The one that the client was made in.
@@ -213,6 +216,7 @@ impl Client {
                 keep_alives: KeepAlives::default(),
                 confirms: Confirms::default(),
                 background: Background::default(),
+                last_failure: LastFailure::default(),
                 options,
                 clock,
                 runtime: Handle::try_current().ok(),
@@ -223,6 +227,11 @@ impl Client {
     /// The options in force.
     pub fn options(&self) -> &ClientOptions {
         &self.shared.options
+    }
+
+    /// Why nothing comes: what the last attempt of a call failed with, where that is repeated; `None` once a server answered.
+    pub fn last_failure(&self) -> Option<ServerError> {
+        self.shared.last_failure.get()
     }
 
     /// The clock that validity is counted on.
@@ -384,16 +393,27 @@ impl Client {
             Err(_) => Err(no_answer_within(timeout)),
         };
         match result {
-            Ok(response) => Ok((response, sent)),
+            Ok(response) => {
+                self.shared.last_failure.forget();
+                Ok((response, sent))
+            }
             Err(status) => {
                 let status = match is_of_deadline(&status) {
                     true => no_answer_within(timeout),
                     false => self.unless_token_was_replaced(status, token.as_ref()),
                 };
-                if is_for_elsewhere(&status) {
-                    self.leave(at);
+                let status = self.named(at, status);
+                match judge(&status) {
+                    Verdict::Repeat { elsewhere, .. } => {
+                        if elsewhere {
+                            self.leave(at);
+                        }
+                        self.shared.last_failure.note(ServerError::new(&status));
+                    }
+                    // Its answer.
+                    Verdict::Final => self.shared.last_failure.forget(),
                 }
-                Err(self.named(at, status))
+                Err(status)
             }
         }
     }
@@ -415,7 +435,7 @@ impl Client {
 
     /// A status that was made here, out of a broken connection, says no more than that: adds the endpoint
     /// and the first cause.
-    fn named(&self, at: usize, status: Status) -> Status {
+    pub(super) fn named(&self, at: usize, status: Status) -> Status {
         let Some(cause) = status.source().map(first_cause) else {
             return status;
         };
@@ -447,6 +467,7 @@ impl Client {
     {
         let end = self.now().after(total);
         let mut backoff = Backoff::new();
+        let mut before: Option<Status> = None;
         loop {
             let left = self.now().until(end);
             let timeout = left.min(self.shared.options.attempt_timeout);
@@ -457,10 +478,18 @@ impl Client {
             let Verdict::Repeat { not_before, .. } = judge(&status) else {
                 return Err(status);
             };
+            // One that was cut short says less than the one before.
+            let is_cut_short = timeout < self.shared.options.attempt_timeout
+                && status.code() == Code::DeadlineExceeded;
+            let status = match before.take() {
+                Some(before) if is_cut_short => before,
+                _ => status,
+            };
             let pause = backoff.next(not_before);
             if pause >= self.now().until(end) {
                 return Err(of_all_attempts(status, total));
             }
+            before = Some(status.clone());
             tracing::debug!(code = ?status.code(), ?pause, "repeating a call");
             tokio::time::sleep(pause).await;
         }

@@ -9,8 +9,10 @@ pub enum ConnectError {
     /// At least one endpoint is needed.
     #[error("no endpoint was given")]
     NoEndpoint,
-    /// An endpoint is not of the form `http://host:port`.
-    #[error("{endpoint:?} is not an endpoint of the form http://host:port: {why}")]
+    /// An endpoint is not of the form `http://host:port`, `https://host:port` or `unix:/path`.
+    #[error(
+        "{endpoint:?} is not an endpoint (http://HOST:PORT, https://HOST:PORT or unix:/PATH): {why}"
+    )]
     InvalidEndpoint {
         /// What was given.
         endpoint: String,

@@ -35,7 +35,7 @@ pub struct FieldViolation {
 }
 
 impl ServerError {
-    fn new(status: &Status) -> ServerError {
+    pub(super) fn new(status: &Status) -> ServerError {
         let fields = status
             .get_details_bad_request()
             .map_or_else(Vec::new, |bad| {
@@ -237,7 +237,7 @@ mod tests {
     fn a_lock_ref_that_is_not_known_names_its_reason_once() {
         let fault = Fault::NotFound(ServerError {
             code: Code::NotFound,
-            message: "this lockRef was never issued".to_owned(),
+            message: "there was never such a lockRef, or such an entry".to_owned(),
             reason: "NEVER_ISSUED".to_owned(),
             fields: Vec::new(),
             retry_after: None,
@@ -245,7 +245,7 @@ mod tests {
         let lost = fault.ended().unwrap();
         assert_eq!(
             lost.to_string(),
-            "this lockRef was never issued (NEVER_ISSUED)"
+            "there was never such a lockRef, or such an entry (NEVER_ISSUED)"
         );
     }
 }

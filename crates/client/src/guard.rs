@@ -10,7 +10,7 @@ use super::answer::{GrantedValue, Mutation, Value};
 use super::clock::Moment;
 use super::connect::Client;
 use super::error::{CriticalError, ReleaseError};
-use super::fault::Fault;
+use super::fault::{Fault, ServerError};
 use super::held_lock::HeldLock;
 use super::lease::Lease;
 use super::lost::{Lost, LostReason};
@@ -167,6 +167,12 @@ impl LockGuard {
         self.held_lock
             .validity()
             .map_or(Duration::ZERO, Validity::span)
+    }
+
+    /// Why the validity does not grow: what the last attempt to keep the lock alive failed with (a token or a rule that was
+    /// taken away, a server that cannot be reached). `None` while renewals are accepted.
+    pub fn last_failure(&self) -> Option<ServerError> {
+        self.held_lock.last_failure()
     }
 
     /// Whether the lock survives a crash of the replica that serves its key. On a table with write-back it does so a moment

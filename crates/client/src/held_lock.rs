@@ -11,8 +11,9 @@ use super::answer::{Acquired, LockStatus};
 use super::clock::sleep_until;
 use super::connect::Client;
 use super::error::CriticalError;
-use super::fault::{Fault, unexpected};
+use super::fault::{Fault, ServerError, unexpected};
 use super::grant::Grants;
+use super::last_failure::LastFailure;
 use super::lease::{Lease, LeaseState};
 use super::lost::Lost;
 use super::retry::{Backoff, retry_delay};
@@ -41,6 +42,8 @@ pub(super) struct HeldLock {
     /// Until when the lock is safe whatever its lease was promised, while a crash of the replica that serves its key would end
     /// it; `None` once it is durable.
     by_memory: watch::Sender<Option<Validity>>,
+    /// Of the questions whether it is durable.
+    last_failure: LastFailure,
     /// Calls on one lockRef are made one after the other.
     pub(super) turn: Mutex<()>,
     /// Somebody waits for the loss: watch now.
@@ -62,6 +65,7 @@ impl HeldLock {
             grants: Grants::new(lock_ref, fencing_token),
             lost: watch::Sender::new(None),
             by_memory: watch::Sender::new((!promise.durable).then_some(promise.validity)),
+            last_failure: LastFailure::default(),
             turn: Mutex::new(()),
             watch_now: Notify::new(),
         }
@@ -84,7 +88,7 @@ impl HeldLock {
         }
         match self.lease.state() {
             LeaseState::Live(_) if self.memory_has_ended() => {
-                Some(self.lose(Lost::validity_ended()))
+                Some(self.lose(Lost::validity_ended(self.last_failure())))
             }
             LeaseState::Live(_) => None,
             LeaseState::Ended(lost) => Some(self.lose(lost)),
@@ -108,6 +112,12 @@ impl HeldLock {
     /// Until when the lock is safe while it is not durable; `None` once it is.
     pub(super) fn by_memory(&self) -> Option<Validity> {
         *self.by_memory.borrow()
+    }
+
+    /// Why the promise in force does not grow, as far as the last attempt says.
+    pub(super) fn last_failure(&self) -> Option<ServerError> {
+        let of_memory = self.by_memory().and_then(|_| self.last_failure.get());
+        of_memory.or_else(|| self.lease.last_failure())
     }
 
     fn memory_has_ended(&self) -> bool {
@@ -213,6 +223,7 @@ impl HeldLock {
             let attempt_max = (left / CONFIRMS_LEFT).max(CONFIRM_ATTEMPT_MIN).min(left);
             match self.confirm_once(attempt_max, together).await {
                 Ok(()) => {
+                    self.last_failure.forget();
                     together = true;
                     backoff.reset();
                     every = every.saturating_mul(2);
@@ -222,6 +233,7 @@ impl HeldLock {
                     Ok(lost) => return lost,
                     Err(_) => {
                         tracing::debug!(code = ?status.code(), "a lock is asked about again");
+                        self.last_failure.note(ServerError::new(&status));
                         // What failed for others is not to fail for it again, and another replica may know more.
                         together = false;
                         pause = backoff.next(retry_delay(&status));

@@ -11,6 +11,8 @@ use tokio::time::timeout;
 use super::answer::Renewed;
 use super::clock::{Clock, sleep_until};
 use super::connect::Client;
+use super::fault::ServerError;
+use super::last_failure::LastFailure;
 use super::lost::Lost;
 use super::renewal::Renewals;
 use super::validity::Validity;
@@ -28,6 +30,8 @@ pub(super) enum LeaseState {
 pub(super) struct LeaseShared {
     clock: Arc<dyn Clock>,
     state: watch::Sender<LeaseState>,
+    /// Of its renewals.
+    pub(super) last_failure: LastFailure,
 }
 
 impl LeaseShared {
@@ -36,7 +40,7 @@ impl LeaseShared {
         let now = self.clock.now();
         self.state.send_if_modified(|state| match state {
             LeaseState::Live(validity) if validity.has_ended(now) => {
-                *state = LeaseState::Ended(Lost::validity_ended());
+                *state = LeaseState::Ended(Lost::validity_ended(self.last_failure.get()));
                 true
             }
             LeaseState::Live(_) | LeaseState::Ended(_) => false,
@@ -100,6 +104,7 @@ impl Lease {
         let shared = Arc::new(LeaseShared {
             clock: client.shared_clock(),
             state: watch::Sender::new(LeaseState::Live(validity)),
+            last_failure: LastFailure::default(),
         });
         let (attached, on_stream) = watch::channel(false);
         let renewals = Renewals::new(client, &session, ttl, disconnect_grace, attached);
@@ -146,6 +151,11 @@ impl Lease {
         self.shared.look()
     }
 
+    /// What the last renewal failed with, where it did.
+    pub(super) fn last_failure(&self) -> Option<ServerError> {
+        self.shared.last_failure.get()
+    }
+
     /// Takes note of what another answer promised.
     pub(super) fn extend(&self, promised: Validity) {
         self.shared.extend(promised);
@@ -169,7 +179,7 @@ impl Lease {
                 return lost;
             }
             if changes.changed().await.is_err() {
-                return Lost::validity_ended();
+                return Lost::validity_ended(self.last_failure());
             }
         }
     }

@@ -67,6 +67,7 @@ mod held_lock;
 mod hold;
 mod homes;
 mod keep_alive;
+mod last_failure;
 mod lease;
 mod lost;
 mod options;

@@ -4,6 +4,8 @@ use std::fmt;
 
 use fermata_proto::EndReason;
 
+use super::fault::ServerError;
+
 /// How a lockRef, or the session it lived by, ended. Displayed as the detail with the reason behind it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Lost {
@@ -91,11 +93,13 @@ impl Lost {
         Lost { reason, detail }
     }
 
-    pub(super) fn validity_ended() -> Lost {
-        Lost::new(
-            LostReason::ValidityEnded,
-            "no server answered in time to keep it alive",
-        )
+    /// `why`: what the last attempt to keep it alive failed with, where one did.
+    pub(super) fn validity_ended(why: Option<ServerError>) -> Lost {
+        let detail = match why {
+            None => "no server answered in time to keep it alive".to_owned(),
+            Some(why) => format!("it could not be kept alive in time: {why}"),
+        };
+        Lost::new(LostReason::ValidityEnded, detail)
     }
 
     pub(super) fn released_here() -> Lost {

@@ -143,6 +143,7 @@ impl Renewals {
             self.sent_at = client.now();
             match self.renew().await {
                 Ok(validity) => {
+                    lease.last_failure.forget();
                     lease.extend(validity);
                     backoff.reset();
                     due = pace.due(validity, client.now());
@@ -150,13 +151,14 @@ impl Renewals {
                 Err(SessionError::Ended(lost)) => return lost,
                 // What was promised stands; until it ends it is worth trying.
                 Err(
-                    error @ (SessionError::Invalid(_)
-                    | SessionError::Limit(_)
-                    | SessionError::Denied(_)
-                    | SessionError::Unavailable(_)
-                    | SessionError::Other(_)),
+                    SessionError::Invalid(error)
+                    | SessionError::Limit(error)
+                    | SessionError::Denied(error)
+                    | SessionError::Unavailable(error)
+                    | SessionError::Other(error),
                 ) => {
                     tracing::debug!(%error, "a renewal was not accepted");
+                    lease.last_failure.note(error);
                     due = client.now().after(backoff.next(None).min(pace.every));
                 }
             }

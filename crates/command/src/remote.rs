@@ -6,11 +6,15 @@ use std::time::Duration;
 use std::{env, io};
 
 use fermata_client::{Client, ClientOptions, Tls, Token};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::interval;
 
 use crate::failure::Failure;
-use crate::output::Format;
+use crate::output::{Format, one_line};
 use crate::span::Span;
+
+/// How often it is looked at whether a server answers.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Where a service listens unless it is told otherwise.
 const ENDPOINT_DEFAULT: &str = "http://127.0.0.1:7450";
@@ -140,9 +144,14 @@ impl Remote {
         say: impl FnOnce(String) + Send + 'static,
     ) -> Result<Client, Failure> {
         let client = self.quiet_client(options)?;
-        let (endpoints, timeout) = (self.endpoints(), client.options().timeout);
+        let (endpoints, asking) = (self.endpoints(), client.clone());
         tokio::spawn(async move {
-            if let Some(line) = nobody_listens(endpoints, timeout).await {
+            let timeout = asking.options().timeout;
+            let line = match nobody_listens(endpoints, timeout).await {
+                None => nobody_answers(&asking, timeout).await,
+                line => line,
+            };
+            if let Some(line) = line {
                 say(line);
             }
         });
@@ -166,7 +175,7 @@ impl Remote {
         Ok(options)
     }
 
-    /// The variables for the files that were named as options: for a command that is to reach the same service.
+    /// The variables for the files that were named: for a command that is to reach the same service.
     pub fn files(&self) -> Vec<(&'static str, String)> {
         let files = [
             (CA_VARIABLE, &self.ca),
@@ -175,8 +184,9 @@ impl Remote {
             (TOKEN_FILE_VARIABLE, &self.token_file),
         ];
         let given = files.into_iter().filter_map(|(name, file)| {
+            let file = file.clone().or_else(|| path(name))?;
             // Wherever that command changes to.
-            let file = std::path::absolute(file.as_ref()?).ok()?;
+            let file = std::path::absolute(file).ok()?;
             Some((name, file.display().to_string()))
         });
         given.collect()
@@ -232,13 +242,16 @@ impl Remote {
 /// for that is told at once. `None` where somebody listens, as far as that shows at once.
 async fn nobody_listens(endpoints: Vec<String>, timeout: Duration) -> Option<String> {
     for endpoint in &endpoints {
-        if endpoint.starts_with("unix:") {
-            return None;
-        }
-        let (_, address) = endpoint.split_once("://").unwrap_or(("", endpoint));
-        let address = address.trim_end_matches('/');
-        match TcpStream::connect(address).await {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+        let connected = match endpoint.strip_prefix("unix:") {
+            Some(path) => UnixStream::connect(path).await.map(drop),
+            None => {
+                let (_, address) = endpoint.split_once("://").unwrap_or(("", endpoint));
+                let address = address.trim_end_matches('/');
+                TcpStream::connect(address).await.map(drop)
+            }
+        };
+        match connected.map_err(|error| error.kind()) {
+            Err(io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {}
             // It answers, or what is wrong takes its time to show.
             Ok(_) | Err(_) => return None,
         }
@@ -248,6 +261,26 @@ async fn nobody_listens(endpoints: Vec<String>, timeout: Duration) -> Option<Str
         endpoints.join(", "),
         Span::from_duration(timeout)
     ))
+}
+
+/// The same of a server that is there, or has a name that is not known, or another CA: said once that failed for a second,
+/// so that nobody hears of what passes by itself.
+async fn nobody_answers(client: &Client, timeout: Duration) -> Option<String> {
+    let mut looks = interval(LOOK_EVERY);
+    let mut failed = false;
+    let look = async {
+        loop {
+            looks.tick().await;
+            match client.last_failure() {
+                Some(error) if failed => return error,
+                failure => failed = failure.is_some(),
+            }
+        }
+    };
+    let error = tokio::time::timeout(timeout, look).await.ok()?;
+    let error = one_line(&error.to_string());
+    let timeout = Span::from_duration(timeout);
+    Some(format!("no answer yet, trying for {timeout}: {error}"))
 }
 
 fn path(name: &str) -> Option<PathBuf> {
