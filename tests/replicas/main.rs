@@ -29,6 +29,7 @@ mod moving;
 mod network;
 #[allow(dead_code, reason = "the soak uses more of it")]
 mod replica;
+mod restored;
 #[allow(dead_code, reason = "the soak uses more of it")]
 mod sprayed;
 mod stand_still;

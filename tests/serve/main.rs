@@ -7,8 +7,10 @@
     reason = "a test fails by panicking"
 )]
 
+mod audit;
 #[path = "../support/certificates.rs"]
 mod certificates;
+mod commands;
 mod counter;
 #[allow(dead_code, reason = "the tests of the contract use more of it")]
 #[path = "../rpc/frames.rs"]
@@ -17,6 +19,7 @@ mod frames;
 mod history;
 mod liveness;
 mod memory;
+mod neighbours;
 mod process;
 mod readme;
 mod revoked;

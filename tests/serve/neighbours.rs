@@ -1,0 +1,276 @@
+//! Others on the same machine, with the real program: who they are, and what is left to one whatever the others do.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fermata_client::{Client, LockGuard, LockRequest, LockStatus, Session, SessionRequest};
+use futures_util::future::join_all;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use super::frames::{ACK, PING, frame, hello};
+use super::process::Serve;
+use super::secured::{PATIENCE, until};
+
+const FERMATA: &str = env!("CARGO_BIN_EXE_fermata");
+
+/// A user that nobody is, and its group.
+const USER: u32 = 1234;
+
+/// A process that ends with its test, however that ends.
+struct Serving(Child);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs this as `USER`, who has no other group than its own.
+fn as_user(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.arg(format!("--reuid={USER}"));
+    command.arg(format!("--regid={USER}"));
+    command.arg("--clear-groups").arg(program);
+    // The one that the tests run in may be of root alone.
+    command.current_dir("/");
+    command
+}
+
+#[test]
+fn a_socket_says_who_is_at_its_other_end() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: only root can run a command as somebody else");
+        return;
+    }
+    let directory = TempDir::new().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = |name: &str| directory.path().join(name);
+    // By a process of its own: a file that this one has open for writing cannot be run.
+    let copied = Command::new("install")
+        .args(["-m", "755", FERMATA])
+        .arg(path("fermata"))
+        .status();
+    assert!(copied.unwrap().success());
+    // Nobody is known by a token, but users by their number.
+    fs::write(path("tokens"), "").unwrap();
+    let socket = format!("unix:{}", path("socket").display());
+    let serving = Command::new(FERMATA)
+        .args(["serve", "--listen", &socket, "--data-dir"])
+        .arg(path("data"))
+        .arg("--tokens-file")
+        .arg(path("tokens"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    let mut serving = Serving(serving.unwrap());
+    let said = BufReader::new(serving.0.stdout.take().unwrap());
+    let mut said = said.lines().map(Result::unwrap);
+    assert_eq!(said.next(), Some(format!("listening on {socket}")));
+
+    // It is for its owner and its group.
+    let get = ["--endpoint", &socket, "get", "k", "--timeout", "300ms"];
+    let refused = as_user(&path("fermata")).args(get).output().unwrap();
+    assert_eq!(refused.status.code(), Some(69), "{refused:?}");
+    chown(path("socket"), None, Some(USER)).unwrap();
+
+    let script = "echo held; exec cat";
+    let mut held = as_user(&path("fermata"))
+        .args(["--endpoint", &socket, "lock", "k", "-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    let mut from_within = BufReader::new(held.stdout.take().unwrap());
+    from_within.read_line(&mut said).unwrap();
+    assert_eq!(said, "held\n");
+    let shown = Command::new(FERMATA)
+        .args(["--endpoint", &socket, "locks", "show", "k"])
+        .args(["--output", "json"])
+        .output()
+        .unwrap();
+    // What it runs ends with its stdin.
+    drop(held.stdin.take());
+    assert!(held.wait().unwrap().success());
+    let lock: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let holder = &lock["holders"][0];
+    assert_eq!(holder["identity"], format!("unix:{USER}"), "{lock}");
+}
+
+/// So many connections may be open, nine tenths of them of one address.
+const CONNECTIONS_MAX: u64 = 40;
+const OF_ONE_ADDRESS: usize = 36;
+
+/// Takes a frame, and answers it where it asks whether somebody is there. `None`: the connection has ended.
+async fn frame_came(io: &mut TcpStream) -> Option<()> {
+    let mut head = [0; 9];
+    io.read_exact(&mut head).await.ok()?;
+    let [a, b, c, kind, flags, ..] = head;
+    let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+    io.read_exact(&mut payload).await.ok()?;
+    if kind == PING && flags & ACK == 0 {
+        io.write_all(&frame(PING, ACK, 0, &payload)).await.ok()?;
+    }
+    Some(())
+}
+
+/// A connection from this address that makes no call; it finishes once the server has ended it. `None`: it was refused.
+async fn idle(from: [u8; 4], port: u16) -> Option<JoinHandle<()>> {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((from, 0).into()).unwrap();
+    let server = ([127, 0, 0, 1], port).into();
+    let mut io = socket.connect(server).await.unwrap();
+    io.write_all(&hello()).await.ok()?;
+    // One that is admitted is told the settings of the server.
+    frame_came(&mut io).await?;
+    Some(tokio::spawn(async move {
+        while frame_came(&mut io).await.is_some() {}
+    }))
+}
+
+/// The same once it is admitted: what was there before may be about to go.
+async fn admitted(from: [u8; 4], port: u16) -> JoinHandle<()> {
+    let begun = Instant::now();
+    loop {
+        if let Some(admitted) = idle(from, port).await {
+            return admitted;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{from:?} is not admitted");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn open(connections: &[JoinHandle<()>]) -> usize {
+    let open = connections.iter().filter(|idle| !idle.is_finished());
+    open.count()
+}
+
+/// A command from 127.0.0.1.
+fn put(server: &Serve, value: &str) {
+    let put = Command::new(FERMATA)
+        .args(["--endpoint", &server.endpoint()])
+        .args(["put", "k", value, "--timeout", "5s"])
+        .output()
+        .unwrap();
+    assert!(put.status.success(), "{value}: {put:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_connections_of_one_address_leave_room_for_another() {
+    let server = Serve::with(&[("LIMITS__CONNECTIONS_MAX", CONNECTIONS_MAX)]);
+    let mut greedy = Vec::new();
+    for _ in 0..100 {
+        greedy.extend(idle([127, 0, 0, 2], server.port).await);
+    }
+    assert!(greedy.len() >= OF_ONE_ADDRESS, "{} admitted", greedy.len());
+    // The last tenth is for others.
+    put(&server, "while it has its share");
+    until("it has no more than its share", || {
+        open(&greedy) <= OF_ONE_ADDRESS
+    })
+    .await;
+    assert!(open(&greedy) > 0);
+
+    // Where others have that tenth, one of the address that has most makes room, and none of theirs.
+    let mut others = Vec::new();
+    for last in 3..=6 {
+        others.push(admitted([127, 0, 0, last], server.port).await);
+    }
+    put(&server, "while all are in use");
+    assert_eq!(open(&others), others.len());
+    assert!(open(&greedy) <= OF_ONE_ADDRESS);
+}
+
+/// So many keys are locked, by so many calls at once.
+const KEYS: usize = 5_000;
+const LOCKED_AT_ONCE: usize = 500;
+
+/// So many list them at once, on two connections.
+const LISTERS: usize = 8;
+
+/// Of so many puts, one after the other, the median counts.
+const PUTS: usize = 50;
+
+/// How much longer a put may take beside listings than alone.
+const RATIO_MAX: f64 = 20.0;
+
+/// Locks a key for as long as the session is open.
+async fn lock(client: &Client, session: &Session, key: String) {
+    let request = LockRequest::new(key);
+    let created = client
+        .create_lock_ref(&request, session.text(), Uuid::new_v4())
+        .await
+        .unwrap();
+    assert!(matches!(created.status, LockStatus::Held { .. }));
+}
+
+/// Each of them succeeds. The median of how long they took.
+async fn put_under(held: &LockGuard) -> Duration {
+    let mut took = Vec::new();
+    for n in 0..PUTS {
+        let begun = Instant::now();
+        held.put(n.to_string()).await.unwrap();
+        took.push(begun.elapsed());
+    }
+    took.sort();
+    took[PUTS / 2]
+}
+
+// More threads than cores: the answers that listers decode here must not hold up the put in this process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn listings_leave_a_put_its_turn() {
+    let server = Serve::start();
+    let client = || Client::connect([server.endpoint()]).unwrap();
+    let locking = client();
+    let session = locking.open_session(SessionRequest::new()).await.unwrap();
+    for first in (0..KEYS).step_by(LOCKED_AT_ONCE) {
+        let some = first..first + LOCKED_AT_ONCE;
+        join_all(some.map(|n| lock(&locking, &session, format!("listed/{n}")))).await;
+    }
+    let putting = client();
+    let held = putting.lock("put").await.unwrap();
+    let alone = put_under(&held).await;
+
+    let (ends, made) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU64::new(0)),
+    );
+    let connections = [client(), client()];
+    let listers: Vec<_> = (0..LISTERS)
+        .map(|n| {
+            let client = connections[n % connections.len()].clone();
+            let (ends, made) = (Arc::clone(&ends), Arc::clone(&made));
+            tokio::spawn(async move {
+                while !ends.load(Ordering::Relaxed) {
+                    let listed = client.list_locks("", "", false, KEYS).await.unwrap();
+                    assert_eq!(listed.len(), KEYS);
+                    made.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    let listed = || made.load(Ordering::Relaxed);
+    until("listings are made", || listed() > 0).await;
+    let before = listed();
+    let beside = put_under(&held).await;
+    until("listings go on", || listed() > before).await;
+    ends.store(true, Ordering::Relaxed);
+    for lister in listers {
+        lister.await.unwrap();
+    }
+    let ratio = beside.as_secs_f64() / alone.as_secs_f64();
+    println!("a put takes {alone:?} alone, {beside:?} beside {LISTERS} listers: {ratio:.1} times");
+    assert!(ratio < RATIO_MAX, "{beside:?}, and {alone:?} alone");
+}
