@@ -1,5 +1,7 @@
 //! Ctrl-C: ends a benchmark early, with the report of what was measured.
 
+use fermata_command::ignored::is_ignored;
+use nix::sys::signal::Signal;
 use tokio::sync::watch;
 
 /// Hears Ctrl-C.
@@ -9,12 +11,13 @@ pub(super) struct Interrupt {
 }
 
 impl Interrupt {
-    /// From here on Ctrl-C does not end the process.
+    /// From here on Ctrl-C does not end the process. Whoever had it ignored hears nothing of it.
     pub(super) fn listen() -> Interrupt {
         let (pressed, times) = watch::channel(0u32);
+        let is_heard = !is_ignored(Signal::SIGINT as i32);
         tokio::spawn(async move {
             // Where it cannot be heard, it ends the process as it does by default.
-            while tokio::signal::ctrl_c().await.is_ok() {
+            while is_heard && tokio::signal::ctrl_c().await.is_ok() {
                 pressed.send_modify(|times| *times = times.saturating_add(1));
             }
             pressed.closed().await;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use fermata_command::Failure;
+use fermata_command::output::lines;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -19,9 +20,9 @@ const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
 /// For so long the status line is waited for to go away.
 const CLEARED_WITHIN: Duration = Duration::from_millis(200);
 
-/// Says one line on stderr. Where nobody is left to read it, what goes on goes on.
-pub fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "fermata: {line}");
+/// Says something on stderr, which may have keys and labels in it. Where nobody is left to read it, what goes on goes on.
+pub fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "fermata: {}", lines(text));
 }
 
 /// A way to stderr that never blocks and never fails.

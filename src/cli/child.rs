@@ -71,7 +71,10 @@ impl Running {
                     _ => exit::NOT_EXECUTABLE,
                 };
                 let program = program.to_string_lossy();
-                Err(Failure::new(code, format!("cannot run {program}: {error}")))
+                Err(Failure::new(
+                    code,
+                    format!("cannot run {program:?}: {error}"),
+                ))
             }
         }
     }

@@ -15,7 +15,6 @@ mod explain;
 mod get;
 mod health;
 mod hold;
-mod ignored;
 mod lock;
 mod locks;
 mod print;
@@ -102,10 +101,9 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
             });
         }
         FermataCommand::Check(args) if before.is_empty() => {
-            return check::run(args).await.unwrap_or_else(|error| {
-                eprintln!("fermata: {error}");
-                exit::IO
-            });
+            return check::run(args)
+                .await
+                .unwrap_or_else(|error| failed(&error.into()));
         }
         FermataCommand::Schema(args) if before.is_empty() => schema::run(args).await,
         FermataCommand::Token(args) if before.is_empty() => token::run(&args),

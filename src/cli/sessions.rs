@@ -9,7 +9,7 @@ use fermata_command::{Failure, Remote, Span};
 use fermata_proto as proto;
 use serde_json::json;
 
-use super::locks::{IDENTITY, age, lease_left, short, with_identities};
+use super::locks::{IDENTITY, age, lease_left, parse_count, short, with_identities};
 use super::views;
 
 const HELP: &str = "\
@@ -54,7 +54,7 @@ pub struct Args {
     action: Option<Action>,
 
     /// So many at most
-    #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = parse_count)]
     limit: usize,
 
     #[command(flatten)]

@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::ignored::is_ignored;
+use fermata_command::ignored::is_ignored;
 
 /// What is heard.
 const HEARD: [Signal; 6] = [

@@ -42,6 +42,11 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<u8, Failure> {
+    if args.out.as_os_str() == "-" {
+        return Err(Failure::usage(
+            "a token goes to a file, since stdout has its line; a file of this name is ./-",
+        ));
+    }
     let mut random = [0; 32];
     rand::fill(&mut random)
         .map_err(|_| Failure::new(exit::OS, "the system gives no random bytes".to_owned()))?;

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use fermata_client::{Client, LockStatus, public_part};
+use fermata_client::{Client, LockStatus, LostReason, WaitError, public_part};
 use fermata_command::output::{Format, print_json};
 use fermata_command::remote::variable;
 use fermata_command::{Failure, exit, stdout};
@@ -108,7 +108,13 @@ pub fn print_written(format: Format, lock_ref: &str, fencing_token: u64) -> Resu
 
 /// The lockRef with its present grant: it may have been taken over since it was handed on.
 pub async fn granted(client: &Client, lock_ref: &str) -> Result<(String, u64), Failure> {
-    let acquired = client.acquire_lock(lock_ref).await?;
+    let acquired = client.acquire_lock(lock_ref).await;
+    let acquired = acquired.map_err(|error| match error {
+        WaitError::Lost(lost) if lost.reason == LostReason::NeverIssued => {
+            Failure::new(exit::NO_INPUT, lost.to_string())
+        }
+        error => error.into(),
+    })?;
     match acquired.status {
         LockStatus::Held { fencing_token } => Ok((acquired.lock_ref, fencing_token)),
         LockStatus::Waiting { position } => Err(Failure::new(

@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use fermata_client::{
-    CallError, Client, LockGuard, LockRequest, Moment, Progress, QueueEntry, SessionRequest,
-    WaitError,
+    CallError, Client, CreateError, LockGuard, LockRequest, Moment, Progress, QueueEntry,
+    ServerError, SessionError, SessionRequest, WaitError,
 };
 use fermata_command::output::{moves_cursor, one_line};
 use fermata_command::{Failure, Span, exit};
@@ -135,14 +135,15 @@ impl LockFlags {
         let taken = self.enqueue_as_asked(client, table, key).await;
         let is_default = self.ttl.is_none() && self.default_ttl.is_some();
         match taken {
-            Err(failure) if is_default && failure.code == exit::USAGE => {
+            Err(NotTaken { is_of_ttl, .. }) if is_default && is_of_ttl => {
                 let with_its_own = LockFlags {
                     default_ttl: None,
                     ..self.clone()
                 };
-                with_its_own.enqueue_as_asked(client, table, key).await
+                let taken = with_its_own.enqueue_as_asked(client, table, key).await;
+                taken.map_err(|not_taken| not_taken.failure)
             }
-            taken => taken,
+            taken => taken.map_err(|not_taken| not_taken.failure),
         }
     }
 
@@ -152,7 +153,7 @@ impl LockFlags {
         client: &Client,
         table: &str,
         key: &str,
-    ) -> Result<QueueEntry, Failure> {
+    ) -> Result<QueueEntry, NotTaken> {
         let request = self.request(table, key);
         let Some(grace) = self.disconnect_grace else {
             return Ok(client.enqueue(request).await?);
@@ -228,6 +229,47 @@ impl LockFlags {
         };
         give_up(entry, signals, aside).await;
         Err(failure)
+    }
+}
+
+/// Why no entry was taken.
+struct NotTaken {
+    failure: Failure,
+    /// The server does not allow this TTL.
+    is_of_ttl: bool,
+}
+
+impl NotTaken {
+    fn new(error: impl Into<Failure>, malformed: Option<&ServerError>) -> NotTaken {
+        let fields = malformed.iter().flat_map(|error| &error.fields);
+        NotTaken {
+            is_of_ttl: fields.into_iter().any(|wrong| wrong.field == "ttl"),
+            failure: error.into(),
+        }
+    }
+}
+
+impl From<CreateError> for NotTaken {
+    fn from(error: CreateError) -> NotTaken {
+        match error {
+            CreateError::Invalid(ref malformed) => {
+                let malformed = malformed.clone();
+                NotTaken::new(error, Some(&malformed))
+            }
+            error => NotTaken::new(error, None),
+        }
+    }
+}
+
+impl From<SessionError> for NotTaken {
+    fn from(error: SessionError) -> NotTaken {
+        match error {
+            SessionError::Invalid(ref malformed) => {
+                let malformed = malformed.clone();
+                NotTaken::new(error, Some(&malformed))
+            }
+            error => NotTaken::new(error, None),
+        }
     }
 }
 

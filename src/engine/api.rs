@@ -305,8 +305,8 @@ pub enum EngineError {
     /// No such table. Configure it, or correct the name.
     #[error("there is no table {0:?}")]
     UnknownTable(String),
-    /// This key never gave out such a lockRef (NOT_FOUND).
-    #[error("this lockRef was never issued")]
+    /// This key never gave out such a lockRef, and has no such entry (NOT_FOUND).
+    #[error("there was never such a lockRef, or such an entry")]
     NeverIssued,
     /// The lockRef has ended. Create another one.
     #[error("this lockRef has ended: {}", describe_end(.0))]

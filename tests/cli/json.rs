@@ -17,6 +17,59 @@ pub fn names(object: &Value) -> Vec<&str> {
     names
 }
 
+/// Whoever copies a name from a log or a list gets the queue that it is of.
+#[test]
+fn what_is_shown_of_an_entry_is_its_queue_and_what_became_of_it() {
+    let world = World::new();
+    let mut holder = world.start(&["lock", "orders/42"]);
+    let lock_ref = holder.line();
+    let (name, _) = lock_ref.split_once('.').unwrap();
+    assert_eq!(name, "default/orders/42#1");
+    let waiter = world.start(&["lock", "orders/42", "--", "true"]);
+    world.await_queue("orders/42", (1, 1));
+    let shown = |what: &[&str]| world.text(&[&["locks", "show"], what].concat());
+    for (entry, what) in [
+        (name, "holds the key"),
+        (&lock_ref, "holds the key"),
+        ("default/orders/42#2", "waits for the key"),
+        (
+            "default/orders/42#3",
+            "is not in the queue, nor among the latest ends",
+        ),
+    ] {
+        let shown = shown(&[entry]);
+        assert!(shown.contains(what), "{entry}: {shown}");
+        assert!(
+            shown.contains("Key:                 orders/42\n"),
+            "{shown}"
+        );
+        assert!(shown.contains("default/orders/42#2"), "{shown}");
+    }
+    let limited = shown(&["default/orders/42#2", "--limit", "1"]);
+    assert!(limited.contains("waits for the key"), "{limited}");
+    assert_eq!(
+        world.json(&["locks", "show", name])["key"],
+        json!("orders/42")
+    );
+    // A key may look like one.
+    let literal = world.json(&["locks", "show", "--key", name]);
+    assert_eq!(
+        (&literal["key"], &literal["holders"]),
+        (&json!(name), &json!([]))
+    );
+    let unknown = world.run(&["locks", "show", "nope/orders/42#1"]);
+    assert_eq!(unknown.status.code(), Some(66), "{unknown:?}");
+
+    world.text(&["locks", "release", name, "--reason", "shown"]);
+    assert_eq!(holder.end().0.code(), Some(70));
+    assert!(waiter.end().0.success());
+    let ended = shown(&[name]);
+    assert!(
+        ended.contains("has ended, see below") && ended.contains("forced"),
+        "{ended}"
+    );
+}
+
 #[test]
 fn locks_are_shown_with_the_names_of_the_contract() {
     let world = World::new();

@@ -38,6 +38,17 @@ fn a_server_that_allows_no_ttl_as_long_as_the_default_gives_its_own() {
     }
 }
 
+/// As of a variable that is not set: a script would hang, and hold the lock.
+#[test]
+fn two_dashes_without_a_command_are_no_wish_to_keep_the_lock() {
+    let world = World::new();
+    let output = world.run(&["lock", "k", "--"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(64), "{said}");
+    assert!(said.contains("no command follows --"), "{said}");
+    assert_eq!(world.queue("k"), (0, 0));
+}
+
 #[test]
 fn a_try_and_a_wait_end_when_they_should() {
     let world = World::new();

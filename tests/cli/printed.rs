@@ -251,6 +251,50 @@ fn a_wait_on_a_terminal_without_abilities_is_shown_in_lines() {
     holder.end();
 }
 
+/// What a key could hide, or turn around, is shown as what it is by all that prints it.
+#[test]
+fn no_command_writes_what_changes_how_others_are_shown() {
+    let world = World::new();
+    let key = "w\u{202e}\u{200d}x";
+    let shown = "w\\u{202e}\\u{200d}x";
+    let grace = ["--disconnect-grace", "30s"];
+    let mut held = world.start(&[&["lock", key, "--owner", key][..], &grace].concat());
+    held.line();
+    for (command, names) in [
+        (&["lock", "-n", key, "--", "true"][..], true),
+        (&["lock", "-w", "300ms", key, "--", "true"], true),
+        (&["put", "-n", key, "v"], true),
+        (&["delete", "-w", "100ms", key], true),
+        (&["locks", "ls"], true),
+        (&["locks", "show", key], true),
+        (&["locks", "top"], true),
+        (&["sessions"], true),
+        (
+            &[
+                "locks",
+                "release",
+                "--key",
+                "other\u{202e}",
+                "--reason",
+                "r",
+            ],
+            false,
+        ),
+        (&["get", &format!("--lock-ref={key}")], false),
+        (&["locks", "show", key, "--table", key], false),
+        (&["lock", "free", "--", key], false),
+    ] {
+        let output = world.run(command);
+        let said = [&output.stdout[..], &output.stderr[..]].concat();
+        let said = String::from_utf8(said).unwrap();
+        assert!(
+            !said.contains('\u{202e}') && !said.contains('\u{200d}'),
+            "{command:?}: {said:?}"
+        );
+        assert!(said.contains(shown) || !names, "{command:?}: {said}");
+    }
+}
+
 /// A key with wide, hidden and reordering characters, as a person sees it.
 #[test]
 fn columns_stay_in_line_and_nothing_is_hidden() {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::world::{World, until};
+use super::world::{World, lives, until};
 
 pub fn send(pid: i32, signal: Signal) {
     kill(Pid::from_raw(pid), signal).unwrap();
@@ -94,6 +94,49 @@ fn hears(pid: i32, signal: Signal) -> bool {
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
     let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     caught.is_some_and(|mask| (mask >> (signal as i32 - 1)) & 1 == 1)
+}
+
+#[test]
+fn whatever_waits_or_measures_ignores_what_it_was_started_to_ignore_and_ends_by_the_others() {
+    let world = World::new();
+    let mut holder = world.start(&["lock", "k"]);
+    holder.line();
+    let started = |command: &str| {
+        let started = world.start_shell(&format!("trap '' INT HUP; exec fermata {command}"));
+        until(|| hears(started.pid(), Signal::SIGTERM));
+        started
+    };
+    for command in [
+        "lock k -- true",
+        "lock k",
+        "put k v",
+        "delete k",
+        "lock other",
+    ] {
+        let mut running = started(command);
+        for signal in [Signal::SIGINT, Signal::SIGHUP] {
+            send(running.pid(), signal);
+            assert!(!hears(running.pid(), signal), "{command}: {signal}");
+        }
+        if command == "lock other" {
+            assert!(running.line().starts_with("default/other#"));
+        }
+        send(running.pid(), Signal::SIGTERM);
+        let (ended, said) = running.end();
+        assert_eq!(ended.code(), Some(143), "{command}: {said}");
+    }
+    let bench = "bench lock --workers 1 --warm-up 0s --duration 1s";
+    let measuring = world.start_shell(&format!("trap '' INT; exec fermata {bench}"));
+    let pid = measuring.pid();
+    let comm = format!("/proc/{pid}/comm");
+    until(|| std::fs::read_to_string(&comm).is_ok_and(|name| name == "fermata\n"));
+    // In whatever it does meanwhile.
+    until(|| {
+        send(pid, Signal::SIGINT);
+        !lives(&pid.to_string())
+    });
+    let (ended, said) = measuring.end();
+    assert!(ended.success() && !said.contains("interrupted"), "{said}");
 }
 
 #[test]

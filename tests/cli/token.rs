@@ -25,6 +25,10 @@ fn a_token_is_written_for_its_client_alone_and_its_line_for_the_server() {
         "{token}"
     );
     assert!(!line.contains(token.trim()));
+    let second = directory.path().join("second");
+    let second_line = world.text(&["token", "billing", "--out", second.to_str().unwrap()]);
+    assert_ne!(second_line, line);
+    assert_ne!(std::fs::read_to_string(&second).unwrap(), token);
     let mode = std::fs::metadata(&file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 
@@ -33,6 +37,8 @@ fn a_token_is_written_for_its_client_alone_and_its_line_for_the_server() {
     assert!(again.stdout.is_empty(), "{again:?}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), token);
     let other = directory.path().join("other");
+    let unwritten = world.run(&["token", "billing", "--out", "-"]);
+    assert_eq!(unwritten.status.code(), Some(64), "{unwritten:?}");
     let malformed = world.run(&["token", "no name", "--out", other.to_str().unwrap()]);
     assert_eq!(malformed.status.code(), Some(64));
     assert!(!other.exists());

@@ -36,6 +36,31 @@ async fn locks(world: &World) -> Locks {
     }
 }
 
+#[test]
+fn a_list_of_none_is_not_asked_for() {
+    let world = World::new();
+    for list in [&["locks", "ls"][..], &["locks", "top"], &["sessions"]] {
+        let output = world.run(&[list, &["--limit", "0"]].concat());
+        assert_eq!(output.status.code(), Some(64), "{list:?}: {output:?}");
+    }
+}
+
+#[test]
+fn a_table_that_is_not_there_is_none_without_locks() {
+    let world = World::new();
+    for asked in [&["locks", "top"][..], &["locks", "ls"]] {
+        let output = world.run(&[asked, &["--table", "nope"]].concat());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(66), "{asked:?}: {said}");
+        assert!(
+            said.contains("there is no table \"nope\" (UNKNOWN_TABLE)"),
+            "{said}"
+        );
+        let known = world.run(&[asked, &["--table", "default"]].concat());
+        assert_eq!(known.status.code(), Some(0), "{known:?}");
+    }
+}
+
 /// What differs each time as `#`: times, addresses, ids, rates. Columns are one space apart.
 fn steady(screen: &str) -> String {
     let word = |word: &str| -> String {

@@ -5,6 +5,9 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::Stdio;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use super::world::World;
 
 #[test]
@@ -53,6 +56,73 @@ fn a_value_that_is_refused_leaves_the_key_free() {
     assert_eq!(put.status.code(), Some(64), "{put:?}");
     assert_eq!(world.queue("k"), (0, 0));
     world.text(&["put", "--try", "k", "v"]);
+}
+
+#[test]
+fn a_write_that_waits_ends_as_a_wait_for_a_lock_does_and_writes_nothing() {
+    let world = World::new();
+    world.text(&["put", "k", "before"]);
+    let mut holder = world.start(&["lock", "k"]);
+    assert!(holder.line().starts_with("default/k#"));
+    for write in [&["put", "k", "v"][..], &["delete", "k"]] {
+        for (flags, status) in [(&["--wait", "100ms"][..], 124), (&["--try"], 75)] {
+            let output = world.run(&[write, flags].concat());
+            assert_eq!(
+                output.status.code(),
+                Some(status),
+                "{write:?} {flags:?}: {output:?}"
+            );
+        }
+        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+            let waiting = world.start(write);
+            world.await_queue("k", (1, 1));
+            kill(Pid::from_raw(waiting.pid()), signal).unwrap();
+            let (ended, said) = waiting.end();
+            assert_eq!(ended.code(), Some(128 + signal as i32), "{write:?}: {said}");
+            // At once, and not after its TTL.
+            assert_eq!(world.queue("k"), (1, 0), "{write:?} {signal}");
+        }
+    }
+    kill(Pid::from_raw(holder.pid()), Signal::SIGTERM).unwrap();
+    holder.end();
+    assert_eq!(world.text(&["get", "k"]), "before");
+}
+
+#[test]
+fn each_way_in_which_a_lock_ref_is_of_no_use_has_its_status() {
+    let world = World::new();
+    let held = world.text(&["lock", "k", "--", "sh", "-c", "printf %s $FERMATA_LOCK_REF"]);
+    let (_, secret) = held.split_once('.').unwrap();
+    for (lock_ref, status) in [
+        (held.clone(), 70),
+        (format!("default/k#999.{secret}"), 66),
+        (format!("default/never#1.{secret}"), 66),
+        (format!("nope/k#1.{secret}"), 66),
+        ("garbage".to_owned(), 64),
+    ] {
+        let flag = format!("--lock-ref={lock_ref}");
+        for command in [
+            &["get", &flag][..],
+            &["put", &flag, "v"],
+            &["delete", &flag],
+        ] {
+            let output = world.run(command);
+            assert_eq!(
+                output.status.code(),
+                Some(status),
+                "{command:?}: {output:?}"
+            );
+        }
+    }
+    for command in [
+        &["get", "k"][..],
+        &["put", "k", "v"],
+        &["delete", "k"],
+        &["lock", "k"],
+    ] {
+        let output = world.run(&[command, &["--table", "nope"]].concat());
+        assert_eq!(output.status.code(), Some(66), "{command:?}: {output:?}");
+    }
 }
 
 #[test]
@@ -145,7 +215,7 @@ fn why_an_endpoint_cannot_be_used_is_said_once() {
     let world = World::new();
     for (endpoint, code, words) in [
         ("https://127.0.0.1:1", 64, "--ca, or FERMATA_CA_FILE"),
-        ("127.0.0.1", 64, "not an endpoint of the form"),
+        ("127.0.0.1", 64, "not an endpoint (http://HOST:PORT, "),
         ("unix:/nowhere", 69, "No such file or directory"),
     ] {
         let get = ["get", "k", "--timeout", "300ms", "--endpoint", endpoint];
@@ -160,10 +230,14 @@ fn why_an_endpoint_cannot_be_used_is_said_once() {
 fn who_was_not_answered_hears_how_long_was_tried() {
     let mut world = World::new();
     world.stop_server();
-    // Over the stream that calls share, and by itself.
+    let directory = tempfile::tempdir().unwrap();
+    let backup = directory.path().join("backup");
+    let backup = backup.to_str().unwrap();
+    // Over the stream that calls share, by itself, and as a stream of its own.
     let outputs = [
         world.run(&["get", "--timeout", "2s", "k"]),
         world.run(&["locks", "ls", "--timeout", "2s"]),
+        world.run(&["backup", "--timeout", "2s", backup]),
     ];
     world.kill_server();
     for output in outputs {

@@ -247,6 +247,38 @@ async fn tried_as_session(client: &mut Client, text: &str) -> Vec<(&'static str,
     came
 }
 
+/// What it is answered, as anybody is, of entries of its own behind those of others.
+async fn answered_behind(client: &mut Client) -> String {
+    let mut heard = String::new();
+    for key in ["in session", "by itself"] {
+        let mine = create(client, key).await;
+        let ask = AcquireLockRequest {
+            lock_ref: mine.lock_ref.clone(),
+            read_value: true,
+            ..Default::default()
+        };
+        let waiting = client.acquire_lock(ask).await.unwrap().into_inner();
+        assert_eq!(waiting.state(), LockState::Waiting);
+        let watch = WatchLockRequest {
+            lock_ref: mine.lock_ref.clone(),
+        };
+        let mut watch = client.watch_lock(watch).await.unwrap().into_inner();
+        let seen = watch.message().await.unwrap().unwrap();
+        let got = GetRequest {
+            key: key.to_owned(),
+            ..Default::default()
+        };
+        let got = client.get(got).await.unwrap();
+        heard += &format!("{mine:?}\n{waiting:?}\n{seen:?}\n{got:?}\n");
+        let release = ReleaseLockRequest {
+            lock_ref: mine.lock_ref,
+            ..Default::default()
+        };
+        client.release_lock(release).await.unwrap();
+    }
+    heard
+}
+
 #[tokio::test]
 async fn whatever_is_shown_of_a_lock_or_a_session_lets_nobody_act_for_it() {
     Log::shared();
@@ -298,6 +330,7 @@ async fn whatever_is_shown_of_a_lock_or_a_session_lets_nobody_act_for_it() {
     let shown = [
         ("a listing", all_shown(&mut admin).await),
         ("a refusal", heard),
+        ("an answer", answered_behind(&mut intruder).await),
         ("the log", Log::shared().text()),
     ];
     for secret in victim.secrets() {
@@ -308,7 +341,7 @@ async fn whatever_is_shown_of_a_lock_or_a_session_lets_nobody_act_for_it() {
             );
         }
     }
-    let log = &shown[2].1;
+    let log = &shown[3].1;
     assert!(log.contains(public_part(&victim.held.lock_ref)), "{log}");
 }
 

@@ -3,8 +3,8 @@
 use std::io;
 
 use fermata_client::{
-    CallError, ConnectError, CreateError, CriticalError, LockError, ReleaseError, SessionError,
-    WaitError,
+    CallError, ConnectError, CreateError, CriticalError, LockError, LostReason, ReleaseError,
+    SessionError, WaitError,
 };
 use nix::sys::signal::Signal;
 
@@ -90,7 +90,18 @@ impl From<CreateError> for Failure {
             CreateError::Denied(_) => exit::DENIED,
             CreateError::Unavailable(_) | CreateError::Other(_) => exit::UNAVAILABLE,
         };
-        Failure::new(code, error.to_string())
+        let words = match error {
+            CreateError::Unavailable(_) => {
+                format!("{error}. If one did it all the same, that ends by its TTL")
+            }
+            CreateError::Invalid(_)
+            | CreateError::NotFound(_)
+            | CreateError::SessionEnded(_)
+            | CreateError::Limit(_)
+            | CreateError::Denied(_)
+            | CreateError::Other(_) => error.to_string(),
+        };
+        Failure::new(code, words)
     }
 }
 
@@ -133,6 +144,10 @@ impl From<LockError> for Failure {
 impl From<CriticalError> for Failure {
     fn from(error: CriticalError) -> Failure {
         let code = match error {
+            // Its table was replaced meanwhile.
+            CriticalError::Lost(ref lost) if lost.reason == LostReason::NeverIssued => {
+                exit::NO_INPUT
+            }
             CriticalError::Lost(_) => exit::LOCK_LOST,
             CriticalError::Invalid(_) => exit::USAGE,
             CriticalError::Limit(_) => exit::TEMPORARY,

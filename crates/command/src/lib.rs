@@ -5,6 +5,7 @@
 
 pub mod exit;
 pub mod failure;
+pub mod ignored;
 pub mod output;
 pub mod remote;
 mod span;

@@ -78,9 +78,20 @@ const HIDDEN: [RangeInclusive<char>; 18] = [
 
 /// Text that is shown as one line, whatever is in it.
 pub fn one_line(text: &str) -> String {
+    shown(text, |_| false)
+}
+
+/// The same of text that may have several lines.
+pub fn lines(text: &str) -> String {
+    shown(text, |c| c == '\n')
+}
+
+/// What has no shape of its own is shown as what it is, but for what `keep` says.
+fn shown(text: &str, keep: impl Fn(char) -> bool) -> String {
     text.chars()
         .flat_map(|c| {
-            let hidden = c.is_control() || HIDDEN.iter().any(|range| range.contains(&c));
+            let is_hidden = c.is_control() || HIDDEN.iter().any(|range| range.contains(&c));
+            let hidden = is_hidden && !keep(c);
             let shown = (!hidden).then_some(c);
             let escaped = hidden.then(|| c.escape_default()).into_iter().flatten();
             shown.into_iter().chain(escaped)

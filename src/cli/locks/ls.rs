@@ -6,7 +6,7 @@ use fermata_command::output::{Format, colour, print_json, print_text};
 use fermata_command::{Failure, Remote};
 use fermata_proto as proto;
 
-use super::{IDENTITY, age, durability, lease_left, short, with_identities};
+use super::{IDENTITY, age, durability, lease_left, parse_count, short, with_identities};
 use crate::cli::views;
 
 const HELP: &str = "\
@@ -40,7 +40,7 @@ pub struct Args {
     contended: bool,
 
     /// So many keys at most
-    #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = parse_count)]
     limit: usize,
 
     #[command(flatten)]

@@ -49,6 +49,15 @@ pub async fn run(args: Args, before: &Remote) -> Result<u8, Failure> {
     Ok(0)
 }
 
+/// How many are asked for at most: with none a list would read as if there were none.
+pub fn parse_count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("1 is the least".to_owned()),
+        Ok(count) => Ok(count),
+        Err(error) => Err(format!("{error}")),
+    }
+}
+
 /// Enough of a UUID to tell it from a few others.
 pub fn short(uuid: &str) -> String {
     uuid.split('-').next().unwrap_or_default().to_owned()

@@ -2,12 +2,14 @@
 
 use std::time::SystemTime;
 
+use fermata_client::public_part;
 use fermata_command::output::{Format, Table, colour, one_line, padded, print_json, print_text};
 use fermata_command::{Failure, Remote};
 use fermata_proto as proto;
 
 use super::{IDENTITY, age, durability, lease_left, with_identities};
 use crate::cli::views;
+use crate::lock::EntryName;
 
 const HELP: &str = "\
 Exit status: 0 (also where nobody holds the key); 64 malformed; 66 no such
@@ -23,6 +25,7 @@ not asked in time, is gone, or has nothing of the key in memory.
 
 Examples:
   fermata locks show orders-42
+  fermata locks show 'default/orders-42#17'
   fermata locks show orders-42 --output json | jq .waiter_count
 
 With --output json the fields are those of DescribeLockResponse in the
@@ -32,9 +35,13 @@ protobuf contract.";
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// The key
-    #[arg(value_name = "KEY")]
-    key: String,
+    /// The key, or an entry of its queue, as TABLE/KEY#NUMBER
+    #[arg(value_name = "KEY | ENTRY", required_unless_present = "key")]
+    subject: Option<String>,
+
+    /// The key, also one that looks like an entry
+    #[arg(long, value_name = "KEY", conflicts_with = "subject")]
+    key: Option<String>,
 
     /// So many waiters at most
     #[arg(long, value_name = "N", default_value_t = 1000)]
@@ -47,24 +54,54 @@ pub struct Args {
 /// Runs the command.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let client = args.remote.client()?;
-    let table = args.remote.table();
-    let lock = client.describe_lock(&table, &args.key, args.limit).await?;
+    let (table, key, entry) = match (args.subject, args.key) {
+        (_, Some(key)) => (args.remote.table(), key, None),
+        (Some(subject), None) => match public_part(&subject).parse::<EntryName>() {
+            Ok(entry) => (
+                entry.table.to_string(),
+                entry.key.as_str().to_owned(),
+                Some(entry),
+            ),
+            Err(_) => (args.remote.table(), subject, None),
+        },
+        (None, None) => return Err(Failure::usage("name a key, or an entry")),
+    };
+    let lock = client.describe_lock(&table, &key, args.limit).await?;
     match args.remote.format() {
         Format::Json => print_json(&views::described(&lock))?,
-        Format::Text => print_text(&describe(&lock, SystemTime::now(), colour()))?,
+        Format::Text => {
+            let entry = entry.map(|entry| described_entry(&lock, &entry.to_string()));
+            let text = describe(&lock, SystemTime::now(), colour());
+            print_text(&format!("{}{text}", entry.unwrap_or_default()))?;
+        }
     }
     Ok(())
 }
 
+fn line(name: &str, value: &str) -> String {
+    format!("{}{}\n", padded(&format!("{name}:"), 21), one_line(value))
+}
+
+/// What became of the entry that was asked for.
+fn described_entry(lock: &proto::DescribeLockResponse, name: &str) -> String {
+    let is_in = |queue: &[proto::QueueEntry]| queue.iter().any(|entry| entry.name == name);
+    let what = if is_in(&lock.holders) {
+        "holds the key"
+    } else if is_in(&lock.waiters) {
+        "waits for the key"
+    } else if lock.ended.iter().any(|ended| ended.name == name) {
+        "has ended, see below"
+    } else if u64::from(lock.waiter_count) > lock.waiters.len() as u64 {
+        "is not among these; there are more (--limit)"
+    } else {
+        "is not in the queue, nor among the latest ends"
+    };
+    line("Entry", &format!("{name} {what}"))
+}
+
 fn describe(lock: &proto::DescribeLockResponse, now: SystemTime, colour: bool) -> String {
     let mut text = String::new();
-    let mut line = |name: &str, value: &str| {
-        text.push_str(&format!(
-            "{}{}\n",
-            padded(&format!("{name}:"), 21),
-            one_line(value)
-        ));
-    };
+    let mut line = |name: &str, value: &str| text.push_str(&line(name, value));
     line("Key", &lock.key);
     line("Table", &lock.table);
     line("Home", &home(lock.home.as_ref()));

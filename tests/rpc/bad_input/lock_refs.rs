@@ -15,7 +15,12 @@ pub fn lock_refs(stage: &Stage) -> Vec<Row> {
     let (key, seq) = key.rsplit_once('#').unwrap();
     assert_eq!((key, seq), ("default/orders%2042", "1"));
 
-    let never = || not_found("NEVER_ISSUED", "this lockRef was never issued");
+    let never = || {
+        not_found(
+            "NEVER_ISSUED",
+            "there was never such a lockRef, or such an entry",
+        )
+    };
     let broken = |words: &str| (Code::InvalidArgument, format!("not a lockRef: {words}"));
     let unissued = || (Code::NotFound, String::new());
     let wrong = "0".repeat(26);
@@ -203,7 +208,12 @@ pub fn entry_names(stage: &Stage) -> Vec<Row> {
         let words = format!("not the name of an entry: {words}");
         invalid("name", "MALFORMED", words)
     };
-    let never = || not_found("NEVER_ISSUED", "never issued");
+    let never = || {
+        not_found(
+            "NEVER_ISSUED",
+            "there was never such a lockRef, or such an entry",
+        )
+    };
     let rows = [
         (
             "none",

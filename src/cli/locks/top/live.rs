@@ -7,17 +7,17 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use fermata_client::{CallError, Client, ClientOptions};
-use fermata_command::Failure;
 use fermata_command::output::colour;
+use fermata_command::{Failure, exit};
 use nix::sys::signal::Signal;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::Args;
 use super::board::{Board, Snapshot};
 use super::view::{Press, View};
+use super::{Args, refuse_unknown_table};
 use crate::cli::signals::{Signals, ends_a_wait};
 
 /// A read that takes longer has failed: people wait in front of it. A replica that asks others gives them a second.
@@ -37,6 +37,11 @@ pub async fn run(args: &Args) -> Result<(), Failure> {
         ..ClientOptions::default()
     })?;
     let choice = args.choice();
+    match refuse_unknown_table(&client, &choice.table).await {
+        // What it tries again, and shows.
+        Err(failure) if failure.code != exit::NO_INPUT => {}
+        known => known?,
+    }
     let mut view = View::new(&args.remote.endpoints().join(", "), colour());
     let mut signals = Signals::new()?;
     let mut screen = Screen::enter()?;

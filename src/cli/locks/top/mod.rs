@@ -10,8 +10,9 @@ mod view;
 use std::io::{self, IsTerminal};
 use std::time::SystemTime;
 
+use fermata_client::Client;
 use fermata_command::output::{Format, moves_cursor, print_json_line, print_text};
-use fermata_command::{Failure, Remote, Span};
+use fermata_command::{Failure, Remote, Span, exit};
 use tokio::time::{MissedTickBehavior, interval};
 
 use board::{Board, Choice, KEYS_MAX, Snapshot};
@@ -29,8 +30,9 @@ held longest while others wait, then those that changed hands most often in
 the last minute; for what is only held see `fermata locks ls`. Keys of all
 tables are in it, unless --table names one. Times are UTC.
 
-OWNER is a label that the client gave itself. IDENTITY is who that is, as far
-as the server knows; there is no such column where clients have none. HELD of
+OWNER is a label that the latest holder gave itself; it may have released the
+key since, of which nobody waits. IDENTITY is who that is, as far as the server
+knows; there is no such column where clients have none. HELD of
 a holder that another replica, or an earlier process, granted the lock to
 counts from when its lockRef was made.
 
@@ -38,9 +40,10 @@ Keys: q or Esc quits, p pauses, h shows what the replicas counted as homes of
 keys since their start, j and k, arrows, pages scroll, ? tells what the columns
 mean.
 
-Exit status: 0; 64 malformed; 69 no server, and 75 a limit is reached, or the
-server is overloaded (the live view goes on trying); 74 it cannot be printed;
-77 not allowed; 128 plus the number of a signal that ended it (130 for Ctrl-C).
+Exit status: 0; 64 malformed; 66 no such table; 69 no server, and 75 a limit is
+reached, or the server is overloaded (the live view goes on trying); 74 it
+cannot be printed; 77 not allowed; 128 plus the number of a signal that ended
+it (130 for Ctrl-C).
 
 Examples:
   fermata locks top
@@ -116,10 +119,26 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     }
 }
 
+/// A table that was named wrong would be one without locks for ever.
+async fn refuse_unknown_table(client: &Client, table: &str) -> Result<(), Failure> {
+    if table.is_empty() {
+        return Ok(());
+    }
+    let tables = client.list_tables().await?;
+    match tables.iter().any(|known| known.name == table) {
+        true => Ok(()),
+        false => Err(Failure::new(
+            exit::NO_INPUT,
+            format!("there is no table {table:?} (UNKNOWN_TABLE)"),
+        )),
+    }
+}
+
 /// Prints one look after another.
 async fn print(args: &Args) -> Result<(), Failure> {
     let client = args.remote.client()?;
     let choice = args.choice();
+    refuse_unknown_table(&client, &choice.table).await?;
     let count = args.count.unwrap_or(1);
     let mut ticks = interval(args.interval.duration());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
