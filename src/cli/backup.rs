@@ -339,7 +339,7 @@ fn shown(format: Format, summary: &BackupSummary, fence_floor: Option<u64>) -> S
                 ));
             }
             if let Some(floor) = fence_floor {
-                text.push_str(&format!("fencing tokens go on above {floor}\n"));
+                text.push_str(&format!("fencing tokens go on from {floor}\n"));
             }
             text
         }

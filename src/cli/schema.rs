@@ -223,7 +223,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
             let config = args.cluster.load(args.file)?;
             let options = cluster::options(&config.store.cassandra)?;
             let floor = restored(options, args.above).await?;
-            let what = format!("fencing tokens go on above {floor}");
+            let what = format!("fencing tokens go on from {floor}");
             let printed = print_text(&format!("{what}\n"));
             printed.map_err(|error| Failure::unprinted(&what, error))?;
             Ok(0)

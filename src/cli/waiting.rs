@@ -135,7 +135,7 @@ impl LockFlags {
         let taken = self.enqueue_as_asked(client, table, key).await;
         let is_default = self.ttl.is_none() && self.default_ttl.is_some();
         match taken {
-            Err(NotTaken { is_of_ttl, .. }) if is_default && is_of_ttl => {
+            Err(NoEntryTaken { is_of_ttl, .. }) if is_default && is_of_ttl => {
                 let with_its_own = LockFlags {
                     default_ttl: None,
                     ..self.clone()
@@ -153,7 +153,7 @@ impl LockFlags {
         client: &Client,
         table: &str,
         key: &str,
-    ) -> Result<QueueEntry, NotTaken> {
+    ) -> Result<QueueEntry, NoEntryTaken> {
         let request = self.request(table, key);
         let Some(grace) = self.disconnect_grace else {
             return Ok(client.enqueue(request).await?);
@@ -233,42 +233,42 @@ impl LockFlags {
 }
 
 /// Why no entry was taken.
-struct NotTaken {
+struct NoEntryTaken {
     failure: Failure,
     /// The server does not allow this TTL.
     is_of_ttl: bool,
 }
 
-impl NotTaken {
-    fn new(error: impl Into<Failure>, malformed: Option<&ServerError>) -> NotTaken {
+impl NoEntryTaken {
+    fn new(error: impl Into<Failure>, malformed: Option<&ServerError>) -> NoEntryTaken {
         let fields = malformed.iter().flat_map(|error| &error.fields);
-        NotTaken {
+        NoEntryTaken {
             is_of_ttl: fields.into_iter().any(|wrong| wrong.field == "ttl"),
             failure: error.into(),
         }
     }
 }
 
-impl From<CreateError> for NotTaken {
-    fn from(error: CreateError) -> NotTaken {
+impl From<CreateError> for NoEntryTaken {
+    fn from(error: CreateError) -> NoEntryTaken {
         match error {
             CreateError::Invalid(ref malformed) => {
                 let malformed = malformed.clone();
-                NotTaken::new(error, Some(&malformed))
+                NoEntryTaken::new(error, Some(&malformed))
             }
-            error => NotTaken::new(error, None),
+            error => NoEntryTaken::new(error, None),
         }
     }
 }
 
-impl From<SessionError> for NotTaken {
-    fn from(error: SessionError) -> NotTaken {
+impl From<SessionError> for NoEntryTaken {
+    fn from(error: SessionError) -> NoEntryTaken {
         match error {
             SessionError::Invalid(ref malformed) => {
                 let malformed = malformed.clone();
-                NotTaken::new(error, Some(&malformed))
+                NoEntryTaken::new(error, Some(&malformed))
             }
-            error => NotTaken::new(error, None),
+            error => NoEntryTaken::new(error, None),
         }
     }
 }

@@ -42,7 +42,7 @@ pub(super) struct HeldLock {
     /// Until when the lock is safe whatever its lease was promised, while a crash of the replica that serves its key would end
     /// it; `None` once it is durable.
     by_memory: watch::Sender<Option<Validity>>,
-    /// Of the questions whether it is durable.
+    /// Of the calls that ask whether it is durable.
     last_failure: LastFailure,
     /// Calls on one lockRef are made one after the other.
     pub(super) turn: Mutex<()>,
