@@ -23,6 +23,7 @@ mod lost;
 mod overload;
 mod packing;
 mod peers;
+mod queue_shares;
 mod recover;
 mod remembered;
 mod replica;

@@ -19,8 +19,9 @@ use super::values::Values;
 use crate::key::machine::{
     Answer, Call, CallId, Context, Effect, Event, KeyError, KeyLimits, PauseOf, Report,
 };
-use crate::lock::{KeyId, Seq, SessionId};
+use crate::lock::{KeyId, Seq, SessionId, Tag};
 use crate::session::Observed;
+use crate::shares;
 
 /// The machines of the keys of a replica, and what runs them.
 pub(super) struct KeyShell {
@@ -124,6 +125,16 @@ impl KeyShell {
             CallOf::Waiter(seq) => (Some(*seq), None),
             CallOf::Share(share_of) => (None, Some(Arc::clone(share_of))),
         };
+        let makes = match &call {
+            Call::Create { entry, .. } if entry.identity.is_empty() => Some(entry.tag),
+            _ => None,
+        };
+        if let (Some(tag), Some(share_of)) = (makes, &share_of)
+            && let Err(error) = self.admit_to_queue(&slot, tag, share_of)
+        {
+            refuse_with(listener, error);
+            return Ok(id);
+        }
         let keeps = waits_for
             .and_then(|seq| slot.sessions.get(&seq).copied())
             .map(|session| self.sessions.open_call(session));
@@ -132,6 +143,7 @@ impl KeyShell {
             waits_for,
             keeps,
             share_of,
+            makes,
         };
         slot.calls.insert(id, open);
         let of = call.of_entry();
@@ -143,11 +155,28 @@ impl KeyShell {
         Ok(id)
     }
 
+    /// Whether one without an identity, who has this share, may make the entry with this tag.
+    fn admit_to_queue(&self, slot: &Slot, tag: Tag, share_of: &str) -> Result<(), KeyError> {
+        let entries_max = self.limits.core.entries_max;
+        // A repeated call makes no new entry (I5).
+        let is_made = || {
+            let mut entries = slot.machine.state().into_iter().flat_map(|s| &s.entries);
+            entries.any(|entry| entry.tag == tag)
+        };
+        match slot.admit_to_queue(share_of, entries_max) || is_made() {
+            true => Ok(()),
+            false => Err(KeyError::ShareUsed {
+                what: "entries_per_key_max",
+                share: shares::share(entries_max),
+            }),
+        }
+    }
+
     /// Nobody waits for a call any longer.
     pub fn call_gone(self: &Arc<Self>, cell: &Arc<KeyCell>, call: CallId) {
         let mut slot = cell.slot();
         if let Some(gone) = slot.calls.remove(&call) {
-            slot.share_of_gone = gone.share_of.or(slot.share_of_gone.take());
+            slot.note_gone(gone);
             self.run(cell, &mut slot, Event::CallGone(call));
         }
         self.leave(cell, slot);
@@ -405,6 +434,10 @@ impl AttachedKeys for KeyShell {
 
 /// Answers a call that is not handed in.
 fn refuse(listener: Listener, why: &str) {
+    refuse_with(listener, KeyError::StoreUnavailable(why.into()));
+}
+
+fn refuse_with(listener: Listener, why: KeyError) {
     let (Listener::Answer(reply)
     | Listener::Watch {
         begun: Some(reply), ..
@@ -412,7 +445,6 @@ fn refuse(listener: Listener, why: &str) {
     else {
         return;
     };
-    let why = KeyError::StoreUnavailable(why.into());
     // Whoever asked may be gone.
     let _ = reply.send(Err(why.into()));
 }

@@ -12,12 +12,13 @@ use prost::Message;
 use tokio::sync::{oneshot, watch};
 
 use super::key_shares::{KeyShares, Owner};
+use super::queue_shares::QueueShares;
 use super::remembered::RememberedValue;
 use super::sessions::OpenCall;
 use super::time::{AlarmAt, nanos};
 use super::users::{PackedUsers, Users};
 use crate::key::machine::{Answer, CallError, CallId, EntryRef, EntryStatus, Event, Machine};
-use crate::lock::{KeyId, Liveness, Seq, SessionId};
+use crate::lock::{KeyId, Liveness, Seq, SessionId, Tag};
 use crate::session::Observed;
 
 /// So long after it was read a value is read again, for the next one who needs it (H9).
@@ -47,6 +48,8 @@ pub(super) struct PendingCall {
     pub keeps: Option<OpenCall>,
     /// Whose share the entry uses that it makes, where that is known.
     pub share_of: Option<Arc<str>>,
+    /// The tag of that entry, where it names no identity.
+    pub makes: Option<Tag>,
 }
 
 /// Of whom a call is.
@@ -110,10 +113,8 @@ pub(super) struct Slot {
     pub is_queued: bool,
     /// The entry that was first when it was noted whose the key is.
     pub first: Option<Seq>,
-    /// Whose shares the entries use that wait, where they name no identity.
-    pub shares: BTreeMap<Seq, Arc<str>>,
-    /// That of the latest create whose caller did not wait for the answer: it may make an entry all the same.
-    pub share_of_gone: Option<Arc<str>>,
+    /// Whose shares the entries use that name no identity.
+    pub shares: QueueShares,
 }
 
 /// One key.
@@ -361,8 +362,7 @@ impl Slot {
             users: Users::default(),
             is_queued: false,
             first: None,
-            shares: BTreeMap::new(),
-            share_of_gone: None,
+            shares: QueueShares::default(),
         }
     }
 
@@ -371,16 +371,31 @@ impl Slot {
         if share_of.is_empty() {
             return;
         }
-        self.shares.insert(seq, share_of);
         if self.first == Some(seq) {
             // As whose it was noted was not known yet.
             self.first = None;
         }
-        let entries = self.machine.state().map(|state| &state.entries);
-        if self.shares.len() > entries.map_or(0, |entries| entries.len()) {
-            let lives = |seq: &Seq| entries.is_some_and(|all| all.iter().any(|e| e.seq == *seq));
-            self.shares.retain(|seq, _| lives(seq));
+        self.shares
+            .note(seq, share_of, self.machine.state().map(Arc::as_ref));
+    }
+
+    /// Nobody waits for this call any longer; what it makes uses the same share.
+    pub fn note_gone(&mut self, gone: PendingCall) {
+        if let (Some(share_of), Some(tag)) = (gone.share_of, gone.makes) {
+            let state = self.machine.state().map(Arc::as_ref);
+            self.shares.note_gone(tag, share_of, state);
         }
+    }
+
+    /// Whether one who has this share, and no identity, may make one more entry, where there may be so many. (Of identities the
+    /// entries themselves say.)
+    pub fn admit_to_queue(&self, share_of: &str, entries_max: usize) -> bool {
+        let asked = self
+            .calls
+            .values()
+            .filter_map(|call| Some((call.makes?, call.share_of.as_deref()?)));
+        let state = self.machine.state().map(Arc::as_ref);
+        self.shares.admit(share_of, state, asked, entries_max)
     }
 
     /// Notes whose the key is: of the identity whose live entry is first; where that has none, of the machine that this came from, as far as
@@ -392,8 +407,7 @@ impl Slot {
         if seq == self.first && first.is_some() == cell.owner().is_some() {
             return;
         }
-        let from = seq.and_then(|seq| self.shares.remove(&seq));
-        let from = from.or_else(|| self.share_of_gone.clone());
+        let from = seq.and_then(|seq| self.shares.of_first(seq));
         let owner = first.and_then(|first| {
             shares.add(match &*first.identity {
                 "" => from.as_deref().unwrap_or_default(),
@@ -402,8 +416,7 @@ impl Slot {
         });
         self.first = seq;
         if first.is_none() {
-            self.shares.clear();
-            self.share_of_gone = None;
+            self.shares = QueueShares::default();
         }
         let number = owner.map_or(0, Owner::get);
         if let Some(before) = Owner::new(cell.owner.swap(number, Ordering::Relaxed)) {

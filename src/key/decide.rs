@@ -190,8 +190,8 @@ impl Deciding<'_> {
         Ok(())
     }
 
-    /// Whether the queue has room for one more entry of this identity. Entries of nobody have no share: only a full queue
-    /// refuses them.
+    /// Whether the queue has room for one more entry of this identity. Those of none are refused here by a full queue only:
+    /// which machine they came from the engine knows.
     fn admit(&self, identity: &str) -> Result<(), Refusal> {
         let entries_max = self.by.limits.entries_max;
         let entries = &self.state.entries;

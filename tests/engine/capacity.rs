@@ -5,6 +5,7 @@ use std::time::Duration;
 use fermata::engine::{CreateCall, EngineError, KeyFilter, SessionCall};
 use fermata::limits::Limits;
 use fermata::lock::Key;
+use futures_util::future::join_all;
 use uuid::Uuid;
 
 use super::world::{World, call, key, session_call, soon, until};
@@ -208,6 +209,40 @@ async fn without_identities_one_machine_leaves_a_tenth_of_the_keys_to_others() {
     assert_eq!(create("10.0.0.2", "more").await.unwrap_err(), SHARE_USED);
     // A queue that is there takes no more room, whosever it is.
     create("10.0.0.2", "k0").await.unwrap();
+}
+
+#[tokio::test]
+async fn without_identities_one_machine_leaves_a_tenth_of_a_queue_to_others() {
+    let world = World::with(Limits {
+        entries_per_key_max: 200,
+        ..Limits::default()
+    })
+    .await;
+    let create = async |from| soon(world.engine.create(call_from(from, "hot"))).await;
+    let share_used = EngineError::ShareUsed {
+        what: "entries_per_key_max",
+        share: 2,
+    };
+    let first = call_from("10.0.0.1", "hot");
+    let held = soon(world.engine.create(first.clone())).await.unwrap();
+    // At once: none is answered before the others were asked for.
+    let all = join_all((0..250).map(|_| create("10.0.0.1"))).await;
+    let made = all.iter().filter(|one| one.is_ok()).count();
+    assert!((177..=179).contains(&made), "{made}");
+    assert_eq!(create("10.0.0.1").await.unwrap_err(), share_used);
+    // A repeated call makes no new entry.
+    let again = soon(world.engine.create(first)).await.unwrap();
+    assert!(again.existed && again.lock_ref.seq == held.lock_ref.seq);
+    for other in ["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"] {
+        for _ in 0..2 {
+            create(other).await.unwrap();
+        }
+        assert_eq!(create(other).await.unwrap_err(), share_used, "{other}");
+    }
+    // Somebody who is known has a share of its own.
+    soon(world.engine.create(call_by("known", "hot")))
+        .await
+        .unwrap();
 }
 
 #[tokio::test]

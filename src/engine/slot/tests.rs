@@ -149,6 +149,7 @@ fn one_that_anything_waits_for_is_not_packed() {
                 waits_for: None,
                 keeps: None,
                 share_of: None,
+                makes: None,
             };
             slot.calls.insert(CallId(2), open);
         },
@@ -206,6 +207,7 @@ fn news_of_a_grant_that_nobody_watches_any_more_are_lost() {
         waits_for: None,
         keeps: None,
         share_of: None,
+        makes: None,
     };
     let mut slot = cell.slot();
     slot.calls.insert(CallId(1), open);

@@ -1,0 +1,164 @@
+//! Whose shares the entries of a key use that name no identity, so that one machine leaves room to others: in the queue, and
+//! among the keys.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use crate::key::KeyState;
+use crate::lock::{Seq, Tag};
+use crate::shares;
+
+/// Of so many creates whose callers did not wait for the answer it is noted what they may make, besides those that made an
+/// entry which lives.
+const GONE_MAX: usize = 1_024;
+
+/// Those of one key.
+#[derive(Debug, Default)]
+pub(super) struct QueueShares {
+    /// Of live entries, maybe with some that have ended.
+    entries: BTreeMap<Seq, Arc<str>>,
+    /// Of creates whose callers did not wait for the answer: they may make an entry all the same.
+    gone: Vec<(Tag, Arc<str>)>,
+}
+
+impl QueueShares {
+    /// An entry was made, or found again, by one who has this share.
+    pub fn note(&mut self, seq: Seq, share_of: Arc<str>, state: Option<&KeyState>) {
+        self.entries.insert(seq, share_of);
+        let entries = state.map(|state| &state.entries);
+        if self.entries.len() > entries.map_or(0, |entries| entries.len()) {
+            let live: HashSet<Seq> = entries.into_iter().flatten().map(|e| e.seq).collect();
+            self.entries.retain(|seq, _| live.contains(seq));
+        }
+    }
+
+    /// The caller of a create did not wait for the answer.
+    pub fn note_gone(&mut self, tag: Tag, share_of: Arc<str>, state: Option<&KeyState>) {
+        if share_of.is_empty() {
+            return;
+        }
+        let entries = state.map(|state| &state.entries);
+        if self.gone.len() >= entries.map_or(0, |entries| entries.len()) + GONE_MAX {
+            let live: HashSet<Tag> = entries.into_iter().flatten().map(|e| e.tag).collect();
+            self.gone.retain(|(tag, _)| live.contains(tag));
+        }
+        self.gone.push((tag, share_of));
+    }
+
+    /// Whose share the entry uses that became the first one: where that is not known, of the latest who did not wait.
+    pub fn of_first(&mut self, seq: Seq) -> Option<Arc<str>> {
+        let of_entry = self.entries.remove(&seq);
+        of_entry.or_else(|| self.gone.last().map(|(_, share_of)| Arc::clone(share_of)))
+    }
+
+    /// Whether one who has this share may make one more entry, where there may be so many: the last tenth of a queue is for
+    /// those who have less than a hundredth of it. What calls that are not answered yet may make counts, of which `asked` has
+    /// the tags and the shares. Whether there is room at all is decided in its turn.
+    pub fn admit<'a>(
+        &self,
+        share_of: &str,
+        state: Option<&KeyState>,
+        asked: impl Iterator<Item = (Tag, &'a str)> + Clone,
+        entries_max: usize,
+    ) -> bool {
+        let entries = state.map(|state| &state.entries);
+        let live = entries.map_or(0, |entries| entries.len());
+        let is_full = live >= entries_max;
+        let may_be = live.saturating_add(asked.clone().count());
+        if share_of.is_empty() || is_full || !shares::is_scarce(may_be, entries_max) {
+            return true;
+        }
+        // What is decided is there before it is answered.
+        let made: HashSet<Tag> = entries.into_iter().flatten().map(|e| e.tag).collect();
+        let to_come = asked.clone().filter(|(tag, _)| !made.contains(tag));
+        if !shares::is_scarce(live + to_come.clone().count(), entries_max) {
+            return true;
+        }
+        let gone = self.gone.iter().filter(|(_, of)| **of == *share_of);
+        let mut unanswered: HashSet<Tag> = gone.map(|(tag, _)| *tag).collect();
+        unanswered.extend(asked.filter(|(_, of)| *of == share_of).map(|(tag, _)| tag));
+        let is_mine = |seq: Seq, tag: Tag| match self.entries.get(&seq) {
+            Some(of) => **of == *share_of,
+            None => unanswered.contains(&tag),
+        };
+        let mine = entries.into_iter().flatten();
+        let have = mine.filter(|entry| is_mine(entry.seq, entry.tag)).count()
+            + to_come.filter(|(_, of)| *of == share_of).count();
+        have < shares::share(entries_max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Entry;
+    use crate::lock::{Liveness, Mode};
+
+    const MOST: usize = 1_000;
+
+    fn tag(seq: u64) -> Tag {
+        Tag::from_bits(seq.into())
+    }
+
+    /// A key with so many entries.
+    fn queue(entries: u64) -> KeyState {
+        let entry = |seq: u64| Entry {
+            seq: Seq(seq),
+            mode: Mode::Exclusive,
+            tag: tag(seq),
+            liveness: Liveness::Own { ttl_ms: 10_000 },
+            identity: "".into(),
+            owner: "".into(),
+            created_at_ms: 0,
+        };
+        KeyState {
+            entries: (1..=entries).map(|seq| Arc::new(entry(seq))).collect(),
+            ..KeyState::default()
+        }
+    }
+
+    #[test]
+    fn what_is_not_answered_and_what_nobody_waited_for_counts_as_what_is_there() {
+        let state = queue(950);
+        let admits = |shares: &QueueShares, who: &str, asked: usize| {
+            let asked = (0..asked).map(|n| (tag(10_000 + n as u64), "one"));
+            shares.admit(who, Some(&state), asked, MOST)
+        };
+        let mut shares = QueueShares::default();
+        for seq in 1..=4 {
+            shares.note(Seq(seq), "one".into(), Some(&state));
+        }
+        assert!(admits(&shares, "one", 0));
+        for seq in 5..=8 {
+            shares.note_gone(tag(seq), "one".into(), Some(&state));
+        }
+        // One that made nothing.
+        shares.note_gone(tag(5_000), "one".into(), Some(&state));
+        assert!(admits(&shares, "one", 1));
+        assert!(!admits(&shares, "one", 2));
+        // As many as there is room for, and more.
+        assert!(!admits(&shares, "one", 500));
+        assert!(admits(&shares, "other", 500) && admits(&shares, "", 500));
+        // What is there already is no more for not being answered.
+        let made = (1..=400).map(|seq| (tag(seq), "one"));
+        assert!(shares.admit("one", Some(&queue(800)), made, MOST));
+        // A queue that is full says so.
+        let none = std::iter::empty();
+        assert!(shares.admit("one", Some(&queue(1_000)), none, MOST));
+    }
+
+    #[test]
+    fn no_more_is_kept_than_lives_and_may_come() {
+        let state = queue(100);
+        let mut shares = QueueShares::default();
+        for number in 0..10_000 {
+            shares.note_gone(tag(number), "one".into(), Some(&state));
+            shares.note(Seq(number), "one".into(), Some(&state));
+            assert!(shares.gone.len() <= 100 + GONE_MAX && shares.entries.len() <= 101);
+        }
+        assert_eq!(shares.of_first(Seq(7)).as_deref(), Some("one"));
+        // That of the latest who did not wait.
+        shares.note_gone(tag(1), "other".into(), Some(&state));
+        assert_eq!(shares.of_first(Seq(7)).as_deref(), Some("other"));
+    }
+}
