@@ -240,35 +240,25 @@ struct NoEntryTaken {
 }
 
 impl NoEntryTaken {
-    fn new(error: impl Into<Failure>, malformed: Option<&ServerError>) -> NoEntryTaken {
-        let fields = malformed.iter().flat_map(|error| &error.fields);
-        NoEntryTaken {
-            is_of_ttl: fields.into_iter().any(|wrong| wrong.field == "ttl"),
-            failure: error.into(),
-        }
+    fn is_of_ttl(malformed: &ServerError) -> bool {
+        malformed.fields.iter().any(|wrong| wrong.field == "ttl")
     }
 }
 
 impl From<CreateError> for NoEntryTaken {
     fn from(error: CreateError) -> NoEntryTaken {
-        match error {
-            CreateError::Invalid(ref malformed) => {
-                let malformed = malformed.clone();
-                NoEntryTaken::new(error, Some(&malformed))
-            }
-            error => NoEntryTaken::new(error, None),
+        NoEntryTaken {
+            is_of_ttl: matches!(&error, CreateError::Invalid(wrong) if NoEntryTaken::is_of_ttl(wrong)),
+            failure: error.into(),
         }
     }
 }
 
 impl From<SessionError> for NoEntryTaken {
     fn from(error: SessionError) -> NoEntryTaken {
-        match error {
-            SessionError::Invalid(ref malformed) => {
-                let malformed = malformed.clone();
-                NoEntryTaken::new(error, Some(&malformed))
-            }
-            error => NoEntryTaken::new(error, None),
+        NoEntryTaken {
+            is_of_ttl: matches!(&error, SessionError::Invalid(wrong) if NoEntryTaken::is_of_ttl(wrong)),
+            failure: error.into(),
         }
     }
 }

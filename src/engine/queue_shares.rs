@@ -51,12 +51,12 @@ impl QueueShares {
         of_entry.or_else(|| self.gone.last().map(|(_, share_of)| Arc::clone(share_of)))
     }
 
-    /// Whether one who has this share may make one more entry, where there may be so many: the last tenth of a queue is for
-    /// those who have less than a hundredth of it. What calls that are not answered yet may make counts, of which `asked` has
+    /// Whether one who has this share may make the entry with this tag, where there may be so many: the last tenth of a queue
+    /// is for those who have less than a hundredth of it. One that is there is made no more (I5). What calls that are not answered yet may make counts, of which `asked` has
     /// the tags and the shares. Whether there is room at all is decided in its turn.
     pub fn admit<'a>(
         &self,
-        share_of: &str,
+        (tag, share_of): (Tag, &str),
         state: Option<&KeyState>,
         asked: impl Iterator<Item = (Tag, &'a str)> + Clone,
         entries_max: usize,
@@ -71,7 +71,8 @@ impl QueueShares {
         // What is decided is there before it is answered.
         let made: HashSet<Tag> = entries.into_iter().flatten().map(|e| e.tag).collect();
         let to_come = asked.clone().filter(|(tag, _)| !made.contains(tag));
-        if !shares::is_scarce(live + to_come.clone().count(), entries_max) {
+        let is_scarce = shares::is_scarce(live + to_come.clone().count(), entries_max);
+        if !is_scarce || made.contains(&tag) {
             return true;
         }
         let gone = self.gone.iter().filter(|(_, of)| **of == *share_of);
@@ -122,7 +123,7 @@ mod tests {
         let state = queue(950);
         let admits = |shares: &QueueShares, who: &str, asked: usize| {
             let asked = (0..asked).map(|n| (tag(10_000 + n as u64), "one"));
-            shares.admit(who, Some(&state), asked, MOST)
+            shares.admit((tag(0), who), Some(&state), asked, MOST)
         };
         let mut shares = QueueShares::default();
         for seq in 1..=4 {
@@ -141,10 +142,13 @@ mod tests {
         assert!(admits(&shares, "other", 500) && admits(&shares, "", 500));
         // What is there already is no more for not being answered.
         let made = (1..=400).map(|seq| (tag(seq), "one"));
-        assert!(shares.admit("one", Some(&queue(800)), made, MOST));
+        assert!(shares.admit((tag(0), "one"), Some(&queue(800)), made, MOST));
+        // Nor for being asked for again.
+        let many = (0..500).map(|n| (tag(10_000 + n), "one"));
+        assert!(shares.admit((tag(1), "one"), Some(&state), many, MOST));
         // A queue that is full says so.
         let none = std::iter::empty();
-        assert!(shares.admit("one", Some(&queue(1_000)), none, MOST));
+        assert!(shares.admit((tag(0), "one"), Some(&queue(1_000)), none, MOST));
     }
 
     #[test]

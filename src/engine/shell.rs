@@ -19,7 +19,7 @@ use super::values::Values;
 use crate::key::machine::{
     Answer, Call, CallId, Context, Effect, Event, KeyError, KeyLimits, PauseOf, Report,
 };
-use crate::lock::{KeyId, Seq, SessionId, Tag};
+use crate::lock::{KeyId, Seq, SessionId};
 use crate::session::Observed;
 use crate::shares;
 
@@ -130,9 +130,13 @@ impl KeyShell {
             _ => None,
         };
         if let (Some(tag), Some(share_of)) = (makes, &share_of)
-            && let Err(error) = self.admit_to_queue(&slot, tag, share_of)
+            && !slot.admit_to_queue(tag, share_of, self.limits.core.entries_max)
         {
-            refuse_with(listener, error);
+            let share_used = KeyError::ShareUsed {
+                what: "entries_per_key_max",
+                share: shares::share(self.limits.core.entries_max),
+            };
+            refuse_with(listener, share_used);
             return Ok(id);
         }
         let keeps = waits_for
@@ -153,23 +157,6 @@ impl KeyShell {
         }
         self.leave(cell, slot);
         Ok(id)
-    }
-
-    /// Whether one without an identity, who has this share, may make the entry with this tag.
-    fn admit_to_queue(&self, slot: &Slot, tag: Tag, share_of: &str) -> Result<(), KeyError> {
-        let entries_max = self.limits.core.entries_max;
-        // A repeated call makes no new entry (I5).
-        let is_made = || {
-            let mut entries = slot.machine.state().into_iter().flat_map(|s| &s.entries);
-            entries.any(|entry| entry.tag == tag)
-        };
-        match slot.admit_to_queue(share_of, entries_max) || is_made() {
-            true => Ok(()),
-            false => Err(KeyError::ShareUsed {
-                what: "entries_per_key_max",
-                share: shares::share(entries_max),
-            }),
-        }
     }
 
     /// Nobody waits for a call any longer.

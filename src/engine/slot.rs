@@ -387,15 +387,16 @@ impl Slot {
         }
     }
 
-    /// Whether one who has this share, and no identity, may make one more entry, where there may be so many. (Of identities the
-    /// entries themselves say.)
-    pub fn admit_to_queue(&self, share_of: &str, entries_max: usize) -> bool {
+    /// Whether one who has this share, and no identity, may make the entry with this tag, where there may be so many. (Of
+    /// identities the entries themselves say.)
+    pub fn admit_to_queue(&self, tag: Tag, share_of: &str, entries_max: usize) -> bool {
         let asked = self
             .calls
             .values()
             .filter_map(|call| Some((call.makes?, call.share_of.as_deref()?)));
         let state = self.machine.state().map(Arc::as_ref);
-        self.shares.admit(share_of, state, asked, entries_max)
+        self.shares
+            .admit((tag, share_of), state, asked, entries_max)
     }
 
     /// Notes whose the key is: of the identity whose live entry is first; where that has none, of the machine that this came from, as far as

@@ -59,15 +59,18 @@ pub struct ClientTls {
 impl ClientTls {
     /// Reads the files.
     pub fn read(files: ClientTlsFiles) -> Result<ClientTls, FileError> {
-        let in_force = Arc::new(RwLock::new(config(&files)?));
+        let chain = tls::certificates(&files.cert_file).map_err(FileError::Certificate)?;
+        let in_force = Arc::new(RwLock::new(config(&files, chain)?));
         Ok(ClientTls { files, in_force })
     }
 
     /// Reads the files again. What they say is in force from the next handshake on; where one cannot be used, or they do not go
     /// together, all stays as it is. Says why clients will not trust the certificate.
     pub fn reload(&self) -> Result<(), FileError> {
-        let config = config(&self.files)?;
-        self.say_doubts();
+        let chain = tls::certificates(&self.files.cert_file).map_err(FileError::Certificate)?;
+        let own = chain.first().cloned();
+        let config = config(&self.files, chain)?;
+        self.say_doubts(own.as_ref());
         *self
             .in_force
             .write()
@@ -75,15 +78,12 @@ impl ClientTls {
         Ok(())
     }
 
-    fn say_doubts(&self) {
-        let file = &self.files.cert_file;
-        let chain = tls::certificates(file).unwrap_or_default();
+    fn say_doubts(&self, own: Option<&CertificateDer<'_>>) {
+        let file = self.files.cert_file.display();
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let doubts = chain
-            .first()
-            .map(|own| doubts(own, now.unwrap_or_default()));
-        for why in doubts.unwrap_or_default() {
-            tracing::warn!("tls.cert_file: {}: {why}", file.display());
+        let now = now.unwrap_or_default();
+        for why in own.into_iter().flat_map(|own| doubts(own, now)) {
+            tracing::warn!("tls.cert_file: {file}: {why}");
         }
     }
 
@@ -95,8 +95,10 @@ impl ClientTls {
 }
 
 /// Made anew each time: nobody goes on with a session that began under a CA which was taken away.
-fn config(files: &ClientTlsFiles) -> Result<Arc<ServerConfig>, FileError> {
-    let chain = tls::certificates(&files.cert_file).map_err(FileError::Certificate)?;
+fn config(
+    files: &ClientTlsFiles,
+    chain: Vec<CertificateDer<'static>>,
+) -> Result<Arc<ServerConfig>, FileError> {
     let key = tls::key(&files.key_file).map_err(FileError::Key)?;
     let builder = ServerConfig::builder_with_provider(tls::provider())
         .with_protocol_versions(&[&TLS13, &TLS12])

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::fault::ServerError;
 
-/// What the last attempt failed with; nothing once a later one succeeded.
+/// What the last attempt of one kind failed with; nothing once a later one of that kind succeeded.
 #[derive(Default)]
 pub(super) struct LastFailure(Mutex<Option<ServerError>>);
 

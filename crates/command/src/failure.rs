@@ -92,7 +92,7 @@ impl From<CreateError> for Failure {
         };
         let words = match error {
             CreateError::Unavailable(_) => {
-                format!("{error}. If one did it all the same, that ends by its TTL")
+                format!("{error}. An entry may have been made all the same; it ends with its TTL")
             }
             CreateError::Invalid(_)
             | CreateError::NotFound(_)
