@@ -150,6 +150,21 @@ async fn a_client_that_promises_a_stream_loses_its_connection() {
     assert_eq!(frames.accounts.held().bytes, 0);
 }
 
+/// In a block that goes on HTTP/2 leaves it out, and goes on: of what it would push out all is kept.
+#[tokio::test]
+async fn a_client_that_sends_a_header_without_a_name_loses_its_connection() {
+    let world = World::with(Limits::default()).await;
+    let mut frames = Frames::to(&world.engine);
+    frames.send(&hello()).await;
+    frames.send(&remembered(1, "/x.Y/1")).await;
+    frames.ping().await;
+    assert_eq!(frames.accounts.held().connections, 1);
+    let block = [vec![0x83, 0x86], vec![0x40, 0, 1, b'x']].concat();
+    frames.send(&frame(HEADERS, END_STREAM, 3, &block)).await;
+    until(async || frames.accounts.held().connections == 0).await;
+    assert_eq!(frames.accounts.held().bytes, 0);
+}
+
 #[tokio::test]
 async fn small_frames_count_with_what_came_between_them() {
     let world = World::with(Limits::default()).await;

@@ -183,9 +183,9 @@ async fn what_is_wrong_with_a_certificate_is_said_by_server_and_command() {
         said(&refused)
     );
     // Said while it goes on trying, and once more at the end.
-    let refused = judged(&server, &authority.file(), "3500ms");
+    let refused = judged(&server, &authority.file(), "5s");
     let said = said(&refused);
-    let line = "fermata: no answer yet, trying for 3s500ms: ";
+    let line = "fermata: no answer yet, trying for 5s: ";
     assert_eq!(said.matches(line).count(), 1, "{said}");
     assert_eq!(
         said.matches("the server's certificate has expired").count(),

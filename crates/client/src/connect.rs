@@ -478,11 +478,11 @@ impl Client {
             let Verdict::Repeat { not_before, .. } = judge(&status) else {
                 return Err(status);
             };
-            // One that was cut short says less than the one before.
+            // One that was cut short says less than the one before; but where that was a refusal, this one may have been done.
             let is_cut_short = timeout < self.shared.options.attempt_timeout
                 && status.code() == Code::DeadlineExceeded;
             let status = match before.take() {
-                Some(before) if is_cut_short => before,
+                Some(before) if is_cut_short && before.code() != Code::ResourceExhausted => before,
                 _ => status,
             };
             let pause = backoff.next(not_before);

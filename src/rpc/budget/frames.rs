@@ -117,6 +117,9 @@ impl FrameScan {
         if longest > BLOCK_BYTES_MAX {
             return Some("its headers are larger than 32 KiB");
         }
+        if headers.is_some_and(HeaderTable::had_no_name) {
+            return Some("it sent a header without a name");
+        }
         self.has_promised
             .then_some("it sent PUSH_PROMISE, which no client may")
     }
@@ -412,6 +415,22 @@ mod tests {
         let promise = framed(PUSH_PROMISE, END_HEADERS, 1, &[0, 0, 0, 2, 0x44, 1, b'/']);
         advance(&mut scan, &promise[..HEAD_BYTES], 1);
         assert!(scan.fault().is_some_and(|why| why.contains("PUSH_PROMISE")));
+    }
+
+    /// HTTP/2 leaves it out without a word where its block goes on, so it must push no path out here.
+    #[test]
+    fn a_header_without_a_name_ends_the_connection() {
+        let nameless = [0x40, 0, 1, b'x'];
+        for (flags, cut) in [(0, 1), (END_HEADERS, 100)] {
+            let mut scan = scan();
+            advance(&mut scan, &path(1), 1_000);
+            assert_eq!(scan.fault(), None);
+            advance(&mut scan, &framed(HEADERS, flags, 3, &nameless), cut);
+            assert!(
+                scan.fault()
+                    .is_some_and(|why| why.contains("without a name"))
+            );
+        }
     }
 
     /// Frames with nothing in them take a buffer as well.

@@ -64,6 +64,8 @@ pub(super) struct HeaderTable {
     huffman_since: u64,
     /// The longest string that was.
     huffman_longest: u64,
+    /// A name came that is empty.
+    had_no_name: bool,
 }
 
 /// A block of headers, as far as it came.
@@ -170,6 +172,12 @@ impl HeaderTable {
     /// The longest block, as far as it came, in bytes.
     pub fn longest_block(&self) -> u64 {
         self.block_longest
+    }
+
+    /// Whether a header had an empty name: in a block that goes on, HTTP/2 waits for more of it, and never remembers it. So
+    /// what the table has from there on is not known.
+    pub fn had_no_name(&self) -> bool {
+        self.had_no_name
     }
 
     /// A block begins, with a frame of so many bytes; whether another one follows.
@@ -314,6 +322,7 @@ impl HeaderTable {
         }
         match all.of {
             StringOf::Name => {
+                self.had_no_name |= all.length == 0;
                 if let Some(inserts) = &mut self.inserts {
                     inserts.name_min = all.decoded_min();
                 }
@@ -370,7 +379,7 @@ impl HeaderTable {
         self.kept = self.kept.saturating_add(keeps);
         self.size_min = self.size_min.saturating_add(entry.size_min);
         self.entries.push_back(entry);
-        // One that is larger than the table is pushes out all, and is not kept either.
+        // An entry that is larger than the table pushes out all, and is not kept either.
         while self.size_min > TABLE_BYTES
             && let Some(oldest) = self.entries.pop_front()
         {
