@@ -1,5 +1,6 @@
 //! `fermata health`: whether the server serves.
 
+use fermata_client::CallError;
 use fermata_command::output::{Format, print_json, print_text};
 use fermata_command::{Failure, Remote, exit};
 use serde_json::json;
@@ -32,7 +33,10 @@ pub struct Args {
 /// Runs the command.
 pub async fn run(args: Args) -> Result<u8, Failure> {
     let client = args.remote.client()?;
-    let serves = client.is_serving(&args.service).await?;
+    let serves = match client.is_serving(&args.service).await {
+        Err(CallError::NotFound(_)) => return Err(unknown(&args.service)),
+        serves => serves?,
+    };
     match args.remote.format() {
         Format::Json => print_json(&json!({
             "status": if serves { "SERVING" } else { "NOT_SERVING" },
@@ -40,4 +44,11 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         Format::Text => print_text(if serves { "serving\n" } else { "not serving\n" })?,
     }
     Ok(if serves { 0 } else { exit::UNAVAILABLE })
+}
+
+fn unknown(service: &str) -> Failure {
+    let words = format!(
+        "the server has no service {service:?}: `liveness`, or the whole name of one, such as fermata.v1.LockService"
+    );
+    Failure::new(exit::NO_INPUT, words)
 }

@@ -59,6 +59,12 @@ fn what_is_shown_of_an_entry_is_its_queue_and_what_became_of_it() {
     );
     let unknown = world.run(&["locks", "show", "nope/orders/42#1"]);
     assert_eq!(unknown.status.code(), Some(66), "{unknown:?}");
+    // An entry is of a table itself.
+    assert!(shown(&[name, "--table", "default"]).contains("holds the key"));
+    let of_two = world.run(&["locks", "show", name, "--table", "orders"]);
+    assert_eq!(of_two.status.code(), Some(64), "{of_two:?}");
+    let said = String::from_utf8(of_two.stderr).unwrap();
+    assert!(said.contains("is of the table default"), "{said}");
 
     world.text(&["locks", "release", name, "--reason", "shown"]);
     assert_eq!(holder.end().0.code(), Some(70));

@@ -175,7 +175,11 @@ fn health_tells_by_its_status_whether_the_server_serves() {
     );
     let one = "fermata.v1.LockService";
     assert_eq!(code(&world, &["health", one]), Some(0));
-    assert_eq!(code(&world, &["health", "nothing"]), Some(66));
+    let unknown = world.run(&["health", "nothing"]);
+    assert_eq!(unknown.status.code(), Some(66), "{unknown:?}");
+    let said = String::from_utf8(unknown.stderr).unwrap();
+    assert!(said.contains("no service \"nothing\""), "{said}");
+    assert_eq!(code(&world, &["health", "--timeout", "0s"]), Some(64));
     world.stop_server();
     let silent = ["health", "liveness", "--timeout", "300ms"];
     assert_eq!(code(&world, &silent), Some(69));

@@ -20,6 +20,9 @@ use super::world::World;
 /// No lockRef is to end by it: all are waited with, or held.
 const TTL: Duration = Duration::from_secs(600);
 
+/// A lock that lasts is granted so often at most: its key moves where its home is not served, which is seldom.
+const GRANTS_MAX: usize = 10;
+
 /// How many turns each client gets on the average; other than 4 with `FERMATA_HAMMER_ROUNDS`.
 fn rounds() -> usize {
     let rounds = std::env::var("FERMATA_HAMMER_ROUNDS");
@@ -78,7 +81,7 @@ impl Client {
     /// replica: its lock lasts, with another grant.
     async fn section(&self, entry: &str) {
         let mut counted = None;
-        loop {
+        for _ in 0..GRANTS_MAX {
             let granted = self.sprayed.acquire(entry).await.unwrap().lock_ref;
             match self.raise(&granted, &mut counted).await {
                 Ok(()) => return,
@@ -86,6 +89,10 @@ impl Client {
                 Err(status) => panic!("client {}: {status:?}", self.me),
             }
         }
+        panic!(
+            "client {}: each of {GRANTS_MAX} grants was superseded",
+            self.me
+        );
     }
 
     /// Counts once, however often it is made for one entry: nobody else writes while that holds the key.

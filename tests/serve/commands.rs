@@ -5,7 +5,10 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use nix::sys::signal::Signal;
+
 use super::certificates::Authority;
+use super::process::Ends;
 use super::secured::{EVERYTHING, Files, Server, replace, token, until};
 
 /// The keys of one table that begin so are for one identity.
@@ -27,6 +30,11 @@ fn fermata(endpoint: &str) -> Command {
 fn said(output: &Output) -> String {
     let both = [&output.stdout[..], &output.stderr[..]].concat();
     String::from_utf8(both).unwrap()
+}
+
+fn assert_says(output: &Output, what: &str) {
+    let said = said(output);
+    assert!(said.contains(what), "{said}");
 }
 
 /// What a test hands to commands as options.
@@ -63,7 +71,7 @@ async fn commands_are_known_by_token_or_certificate_and_end_with_77_where_nothin
     let program = env!("CARGO_BIN_EXE_fermata");
     let locked = run(&["lock", "own/k", "--", "sh", "-c", script, program]);
     assert_eq!(locked.status.code(), Some(0), "{}", said(&locked));
-    assert!(said(&locked).contains("from-within"), "{}", said(&locked));
+    assert_says(&locked, "from-within");
 
     // Also where the variables that name them are relative.
     let locked = Command::new(program)
@@ -115,11 +123,7 @@ async fn commands_are_known_by_token_or_certificate_and_end_with_77_where_nothin
     nobody.arg("--ca").arg(authority.file());
     let refused = nobody.args(["get", "own/k"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(77), "{}", said(&refused));
-    assert!(
-        said(&refused).contains("(LOGIN_MISSING)"),
-        "{}",
-        said(&refused)
-    );
+    assert_says(&refused, "(LOGIN_MISSING)");
 }
 
 /// Which of both it was, an operator must not have to guess at night.
@@ -177,11 +181,7 @@ async fn what_is_wrong_with_a_certificate_is_said_by_server_and_command() {
     until("the server says so", || server.log().contains(why)).await;
     let refused = judged(&server, &authority.file(), "500ms");
     assert_eq!(refused.status.code(), Some(69), "{}", said(&refused));
-    assert!(
-        said(&refused).contains("the server's certificate has expired"),
-        "{}",
-        said(&refused)
-    );
+    assert_says(&refused, "the server's certificate has expired");
     // Said while it goes on trying, and once more at the end.
     let refused = judged(&server, &authority.file(), "5s");
     let said = said(&refused);
@@ -228,26 +228,27 @@ async fn rules_that_can_hardly_be_meant_are_pointed_at() {
         "{}",
         server.log()
     );
-    // They were read at the start: that they are in force is no news.
-    assert!(
-        !server.log().contains("what is there now is in force"),
-        "{}",
-        server.log()
-    );
+    // They were read at the start: that they are in force is news only once somebody asks.
+    server.signal(Signal::SIGHUP);
+    let in_force = "rules: what is there now is in force";
+    until("it says so", || server.log().contains(in_force)).await;
+    let log = server.log();
+    assert_eq!(log.matches(in_force).count(), 1, "{log}");
+    assert_eq!(log.matches(star).count(), 2, "{log}");
 }
 
 #[test]
 fn commands_work_through_a_socket_and_serve_says_how() {
     let directory = tempfile::TempDir::new().unwrap();
     let socket = format!("unix:{}", directory.path().join("s").display());
-    let mut serve = Command::new(env!("CARGO_BIN_EXE_fermata"))
+    let serve = Command::new(env!("CARGO_BIN_EXE_fermata"))
         .args(["serve", "--listen", &socket, "--data-dir"])
         .arg(directory.path().join("data"))
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(serve.stdout.take().unwrap()).lines();
+        .spawn();
+    let mut serve = Ends(serve.unwrap());
+    let lines = BufReader::new(serve.0.stdout.take().unwrap()).lines();
     let mut lines = lines.map(Result::unwrap);
     let tried = lines.find(|line| line.starts_with("try: ")).unwrap();
     assert!(
@@ -262,16 +263,11 @@ fn commands_work_through_a_socket_and_serve_says_how() {
         (locked.status.code(), &locked.stdout[..]),
         (Some(0), &b"hello\n"[..])
     );
-    serve.kill().unwrap();
-    serve.wait().unwrap();
+    drop(serve);
     let refused = fermata(&socket)
         .args(["get", "k", "--timeout", "300ms"])
         .output()
         .unwrap();
     assert_eq!(refused.status.code(), Some(69), "{}", said(&refused));
-    assert!(
-        said(&refused).contains(&format!("nobody listens on {socket}")),
-        "{}",
-        said(&refused)
-    );
+    assert_says(&refused, &format!("nobody listens on {socket}"));
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -19,23 +19,13 @@ use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::frames::{ACK, PING, frame, hello};
-use super::process::Serve;
+use super::process::{Ends, Serve};
 use super::secured::{PATIENCE, until};
 
 const FERMATA: &str = env!("CARGO_BIN_EXE_fermata");
 
 /// A user that nobody is, and its group.
 const USER: u32 = 1234;
-
-/// A process that ends with its test, however that ends.
-struct Serving(Child);
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Runs this as `USER`, who has no other group than its own.
 fn as_user(program: &Path) -> Command {
@@ -74,7 +64,7 @@ fn a_socket_says_who_is_at_its_other_end() {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn();
-    let mut serving = Serving(serving.unwrap());
+    let mut serving = Ends(serving.unwrap());
     let said = BufReader::new(serving.0.stdout.take().unwrap());
     let mut said = said.lines().map(Result::unwrap);
     assert_eq!(said.next(), Some(format!("listening on {socket}")));
@@ -241,7 +231,7 @@ async fn listings_leave_a_put_its_turn() {
     }
     let putting = client();
     let held = putting.lock("put").await.unwrap();
-    let alone = put_under(&held).await;
+    let alone_before = put_under(&held).await;
 
     let (ends, made) = (
         Arc::new(AtomicBool::new(false)),
@@ -270,6 +260,8 @@ async fn listings_leave_a_put_its_turn() {
     for lister in listers {
         lister.await.unwrap();
     }
+    // The machine may have become slower meanwhile.
+    let alone = alone_before.max(put_under(&held).await);
     let ratio = beside.as_secs_f64() / alone.as_secs_f64();
     println!("a put takes {alone:?} alone, {beside:?} beside {LISTERS} listers: {ratio:.1} times");
     assert!(ratio < RATIO_MAX, "{beside:?}, and {alone:?} alone");

@@ -11,8 +11,18 @@ use tonic::transport::{Channel, Endpoint};
 
 pub type Client = LockServiceClient<Channel>;
 
+/// A process that ends with its test, however that ends.
+pub struct Ends(pub Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 pub struct Serve {
-    child: Child,
+    child: Ends,
     pub port: u16,
     pub data: TempDir,
 }
@@ -49,20 +59,24 @@ impl Serve {
     pub fn with(settings: &[(&str, u64)]) -> Serve {
         let data = tempfile::tempdir().unwrap();
         let (child, port) = spawn(data.path(), 0, settings);
-        Serve { child, port, data }
+        Serve {
+            child: Ends(child),
+            port,
+            data,
+        }
     }
 
     /// SIGKILL, and a new process on the same data and port.
     pub fn kill_and_restart(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.child.0.kill().unwrap();
+        self.child.0.wait().unwrap();
         let (child, port) = spawn(self.data.path(), self.port, &[]);
         assert_eq!(port, self.port);
-        self.child = child;
+        self.child = Ends(child);
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.0.id()
     }
 
     pub fn endpoint(&self) -> String {
@@ -81,11 +95,4 @@ pub fn client(endpoint: &str) -> Client {
         .connect_timeout(Duration::from_secs(2))
         .timeout(Duration::from_secs(30));
     LockServiceClient::new(endpoint.connect_lazy())
-}
-
-impl Drop for Serve {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

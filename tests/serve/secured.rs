@@ -135,7 +135,7 @@ impl Server {
         fs::read_to_string(self.files.path("log")).unwrap()
     }
 
-    fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).unwrap();
         kill(Pid::from_raw(pid), signal).unwrap();
     }

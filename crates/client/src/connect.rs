@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fermata_proto::lock_admin_client::LockAdminClient;
@@ -51,6 +52,8 @@ struct ClientShared {
     background: Background,
     /// Of attempts that were repeated, or may be.
     last_failure: LastFailure,
+    /// A server answered a call.
+    has_answered: AtomicBool,
     options: ClientOptions,
     clock: Arc<dyn Clock>,
     /// The one that the client was made in.
@@ -217,6 +220,7 @@ impl Client {
                 confirms: Confirms::default(),
                 background: Background::default(),
                 last_failure: LastFailure::default(),
+                has_answered: AtomicBool::new(false),
                 options,
                 clock,
                 runtime: Handle::try_current().ok(),
@@ -232,6 +236,16 @@ impl Client {
     /// Why nothing comes: what the last attempt of a call failed with, where that is repeated; `None` once a server answered.
     pub fn last_failure(&self) -> Option<ServerError> {
         self.shared.last_failure.get()
+    }
+
+    /// Whether a server ever answered a call of this client, or of a clone of it, other than that it be made again.
+    pub fn has_answered(&self) -> bool {
+        self.shared.has_answered.load(Ordering::Relaxed)
+    }
+
+    fn note_answer(&self) {
+        self.shared.has_answered.store(true, Ordering::Relaxed);
+        self.shared.last_failure.forget();
     }
 
     /// The clock that validity is counted on.
@@ -394,7 +408,7 @@ impl Client {
         };
         match result {
             Ok(response) => {
-                self.shared.last_failure.forget();
+                self.note_answer();
                 Ok((response, sent))
             }
             Err(status) => {
@@ -410,8 +424,7 @@ impl Client {
                         }
                         self.shared.last_failure.note(ServerError::new(&status));
                     }
-                    // Its answer.
-                    Verdict::Final => self.shared.last_failure.forget(),
+                    Verdict::Final => self.note_answer(),
                 }
                 Err(status)
             }

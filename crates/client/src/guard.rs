@@ -170,8 +170,8 @@ impl LockGuard {
     }
 
     /// Why the validity does not grow: what the last attempt to keep the lock alive failed with (a token or a rule that was
-    /// taken away, a server that cannot be reached). `None` where the last one was
-    /// accepted.
+    /// taken away, a server that cannot be reached). `None` where
+    /// it has grown since.
     pub fn last_failure(&self) -> Option<ServerError> {
         self.held_lock.last_failure()
     }

@@ -52,7 +52,7 @@ impl LeaseShared {
         if let LeaseState::Ended(_) = self.look() {
             return;
         }
-        self.state.send_if_modified(|state| match state {
+        let has_grown = self.state.send_if_modified(|state| match state {
             LeaseState::Live(validity) => {
                 let later = validity.or_later(promised);
                 let changed = later != *validity;
@@ -61,6 +61,9 @@ impl LeaseShared {
             }
             LeaseState::Ended(_) => false,
         });
+        if has_grown {
+            self.last_failure.forget();
+        }
     }
 
     fn end(&self, lost: Lost) {

@@ -59,7 +59,7 @@ pub struct Remote {
     table: Option<String>,
 
     /// How long a call may take, its repeats included; a wait for a lock aside [default: 15s]
-    #[arg(long, value_name = "SPAN")]
+    #[arg(long, value_name = "SPAN", value_parser = parse_timeout)]
     timeout: Option<Span>,
 
     /// How to print [default: text]
@@ -115,6 +115,11 @@ impl Remote {
     pub fn table(&self) -> String {
         let given = self.table.clone().or_else(|| variable(TABLE_VARIABLE));
         given.unwrap_or_default()
+    }
+
+    /// The table that was given as an option.
+    pub fn given_table(&self) -> Option<&str> {
+        self.table.as_deref()
     }
 
     /// How long a call may take, where that was given.
@@ -263,8 +268,9 @@ async fn nobody_listens(endpoints: Vec<String>, timeout: Duration) -> Option<Str
     ))
 }
 
-/// The same of a server that is there, or has a name that is not known, or another CA: said once that failed for a second,
-/// so that nobody hears of what passes by itself.
+/// The same where a server is there that does not serve, where its name is not known, or where another CA has signed its
+/// certificate. It is said once calls have failed for a second, so that nobody hears of what passes by itself; and not of a server that has
+/// answered before, about which the command itself knows more.
 async fn nobody_answers(client: &Client, timeout: Duration) -> Option<String> {
     let mut looks = interval(LOOK_EVERY);
     let mut failed = false;
@@ -272,15 +278,29 @@ async fn nobody_answers(client: &Client, timeout: Duration) -> Option<String> {
         loop {
             looks.tick().await;
             match client.last_failure() {
-                Some(error) if failed => return error,
+                _ if client.has_answered() => return None,
+                Some(error) if failed => return Some(error),
                 failure => failed = failure.is_some(),
             }
         }
     };
-    let error = tokio::time::timeout(timeout, look).await.ok()?;
+    let error = tokio::time::timeout(timeout, look).await.ok()??;
+    // A server gives a reason.
+    let what = match error.reason.is_empty() {
+        true => "no answer yet",
+        false => "not done yet",
+    };
     let error = one_line(&error.to_string());
     let timeout = Span::from_duration(timeout);
-    Some(format!("no answer yet, trying for {timeout}: {error}"))
+    Some(format!("{what}, trying for {timeout}: {error}"))
+}
+
+fn parse_timeout(text: &str) -> Result<Span, String> {
+    let span: Span = text.parse().map_err(|error| format!("{error}"))?;
+    match span.duration().is_zero() {
+        true => Err("no call is made in no time".to_owned()),
+        false => Ok(span),
+    }
 }
 
 fn path(name: &str) -> Option<PathBuf> {

@@ -28,8 +28,13 @@ Examples:
   fermata locks show 'default/orders-42#17'
   fermata locks show orders-42 --output json | jq .waiter_count
 
+What reads as TABLE/KEY#NUMBER is an entry, also where a dot and more follow: a
+lockRef, of which nothing is printed behind the dot. --key is for a key that
+reads so.
+
 With --output json the fields are those of DescribeLockResponse in the
-protobuf contract.";
+protobuf contract; an entry that was asked for is in one of its lists, or in
+none.";
 
 /// Show the queue of one key: its holder, who waits, and the latest ends
 #[derive(Debug, Clone, clap::Args)]
@@ -39,7 +44,7 @@ pub struct Args {
     #[arg(value_name = "KEY | ENTRY", required_unless_present = "key")]
     subject: Option<String>,
 
-    /// The key, also one that looks like an entry
+    /// The key, also one that reads as an entry
     #[arg(long, value_name = "KEY", conflicts_with = "subject")]
     key: Option<String>,
 
@@ -57,11 +62,14 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let (table, key, entry) = match (args.subject, args.key) {
         (_, Some(key)) => (args.remote.table(), key, None),
         (Some(subject), None) => match public_part(&subject).parse::<EntryName>() {
-            Ok(entry) => (
-                entry.table.to_string(),
-                entry.key.as_str().to_owned(),
-                Some(entry),
-            ),
+            Ok(entry) => {
+                refuse_another_table(&entry, args.remote.given_table())?;
+                (
+                    entry.table.to_string(),
+                    entry.key.as_str().to_owned(),
+                    Some(entry),
+                )
+            }
             Err(_) => (args.remote.table(), subject, None),
         },
         (None, None) => return Err(Failure::usage("name a key, or an entry")),
@@ -76,6 +84,17 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// An entry says which table it is of.
+fn refuse_another_table(entry: &EntryName, given: Option<&str>) -> Result<(), Failure> {
+    match given {
+        Some(table) if table != entry.table.as_str() => Err(Failure::usage(format!(
+            "{entry} is of the table {}, and not of --table {table}; name a key that reads so by --key",
+            entry.table
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn line(name: &str, value: &str) -> String {

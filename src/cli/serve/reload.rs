@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
@@ -20,6 +20,9 @@ use crate::telemetry::LogFilter;
 
 /// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How often certificates are taken again that did not change: that one is about to expire is said each time.
+const TAKE_AGAIN_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// What a file holds; `None` of one that cannot be read now.
 type Contents = Vec<Option<Vec<u8>>>;
@@ -40,6 +43,9 @@ pub struct Watched {
     is_first: bool,
     /// Nothing is taken unless that is asked for.
     only_asked: bool,
+    /// What did not change is taken again so long after the last time.
+    again_after: Option<Duration>,
+    taken_at: Option<Instant>,
 }
 
 impl Watched {
@@ -58,6 +64,8 @@ impl Watched {
             refused: None,
             is_first: true,
             only_asked: false,
+            again_after: None,
+            taken_at: None,
         }
     }
 
@@ -76,9 +84,11 @@ impl Watched {
 
     /// The certificates of this server, for clients.
     pub fn client_tls(tls: ClientTls, files: &ClientTlsFiles) -> Watched {
-        Watched::new("certificates for clients", files.paths(), move || {
-            tls.reload().map_err(|error| format!("tls.{error}"))
-        })
+        let take = move || tls.reload().map_err(|error| format!("tls.{error}"));
+        Watched {
+            again_after: Some(TAKE_AGAIN_AFTER),
+            ..Watched::new("certificates for clients", files.paths(), take)
+        }
     }
 
     /// The certificates between replicas.
@@ -119,7 +129,7 @@ impl Watched {
 
     /// Takes the files where they changed and are the same as a moment ago (who writes one may not be done yet), or all the same
     /// where that was asked for. What cannot be used is tried each time, and said once until it changes.
-    fn look(&mut self, asked: bool) {
+    fn look(&mut self, asked: bool, now: Instant) {
         let contents = Some(read(&self.files));
         let is_settled = contents == self.seen;
         let has_changed = self.seen.is_some() && !is_settled;
@@ -128,14 +138,20 @@ impl Watched {
         if self.seen == self.taken || !is_settled {
             self.refused = None;
         }
-        if !asked && (self.only_asked || !is_settled || self.seen == self.taken) {
+        let is_in_force = self.seen == self.taken;
+        let is_due = || {
+            let age = now.saturating_duration_since(self.taken_at?);
+            Some(age >= self.again_after?)
+        };
+        if !asked && (self.only_asked || !is_settled || is_in_force && is_due() != Some(true)) {
             return;
         }
+        self.taken_at = Some(now);
         let what = self.what;
         match (self.take)() {
             Ok(()) => {
-                // Whoever started it with that needs no news of it.
-                match asked || !self.is_first {
+                // Whoever started it with that needs no news of it, nor whoever changed nothing.
+                match asked || !self.is_first && !is_in_force {
                     true => tracing::info!("{what}: what is there now is in force"),
                     false => tracing::debug!("{what}: what is there now is in force"),
                 }
@@ -153,6 +169,7 @@ impl Watched {
                     );
                 }
                 self.refused = Some(why);
+                self.is_first = false;
             }
         }
     }
@@ -182,7 +199,8 @@ pub async fn follow(watched: Vec<Watched>, asked: Arc<tokio::sync::Notify>) {
             _ = looks.tick() => false,
         };
         let looked = spawn_blocking(move || {
-            watched.iter_mut().for_each(|one| one.look(is_asked));
+            let now = Instant::now();
+            watched.iter_mut().for_each(|one| one.look(is_asked, now));
             watched
         });
         match looked.await {
@@ -215,8 +233,9 @@ mod tests {
                 other => Err(format!("{other:?}")),
             }
         });
+        let begun = Instant::now();
         let mut looks = |asked, times| {
-            watched.look(asked);
+            watched.look(asked, begun);
             assert_eq!(taken.load(Ordering::Relaxed), times);
         };
         // It may have changed since it was read at the start; and whoever writes it may not be done.
@@ -236,5 +255,31 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         looks(false, 4);
         looks(false, 5);
+    }
+
+    #[test]
+    fn what_may_expire_is_taken_again_each_day() {
+        let taken = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&taken);
+        let take = move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        };
+        let mut watched = Watched {
+            again_after: Some(TAKE_AGAIN_AFTER),
+            ..Watched::new("a file", Vec::new(), take)
+        };
+        let begun = Instant::now();
+        let mut looks = |after, times| {
+            watched.look(false, begun + after);
+            assert_eq!(taken.load(Ordering::Relaxed), times, "{after:?}");
+        };
+        let second = Duration::from_secs(1);
+        looks(Duration::ZERO, 0);
+        looks(second, 1);
+        looks(TAKE_AGAIN_AFTER, 1);
+        looks(TAKE_AGAIN_AFTER + second, 2);
+        looks(TAKE_AGAIN_AFTER + second * 2, 2);
+        looks(TAKE_AGAIN_AFTER * 2 + second, 3);
     }
 }

@@ -90,6 +90,24 @@ async fn a_loss_is_told_before_anyone_else_can_have_the_lock() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_renewals_failed_with_is_forgotten_once_the_validity_grows() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    for method in ["keep_alive", "renew"] {
+        let refused = Act::Refuse(Status::unavailable("away"));
+        world.fake.always(method, refused);
+    }
+    assert_eq!(guard.last_failure(), None);
+    tokio::time::sleep(secs(15)).await;
+    let failure = guard.last_failure().unwrap();
+    assert!(failure.message.contains("away"), "{failure}");
+    // Its put asks for the new grant, which promises more.
+    world.fake.take_over();
+    guard.put("x").await.unwrap();
+    assert_eq!(guard.last_failure(), None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_after_the_end_brings_nothing_back() {
     let world = World::new();
     let guard = world.client.lock("k").await.unwrap();

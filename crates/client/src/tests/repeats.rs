@@ -7,7 +7,8 @@ use tonic::{Code, Status};
 use super::fake::{Act, refusal};
 use super::{World, secs};
 use crate::{
-    CreateError, CriticalError, LockError, LostReason, Mutation, ReleaseError, SessionRequest,
+    ClientOptions, CreateError, CriticalError, LockError, LostReason, Mutation, ReleaseError,
+    SessionRequest,
 };
 
 fn unavailable() -> Act {
@@ -110,6 +111,34 @@ async fn a_server_that_stays_away_is_given_up_within_the_timeout() {
     let error = world.client.get("", "k").await.unwrap_err();
     assert!(error.to_string().contains("no majority"), "{error}");
     assert!(start.elapsed() <= world.client.options().timeout);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_can_ask_what_went_wrong_last_and_whether_a_server_ever_answered() {
+    let world = World::new();
+    world.fake.always("read", unavailable());
+    world.client.get("", "k").await.unwrap_err();
+    let failure = world.client.last_failure().unwrap();
+    assert!(failure.message.contains("no majority"), "{failure}");
+    assert!(!world.client.has_answered());
+    world.fake.state().always.clear();
+    world.client.get("", "k").await.unwrap();
+    assert_eq!(world.client.last_failure(), None);
+    assert!(world.client.has_answered());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_have_been_done_is_not_said_to_have_been_refused() {
+    let world = World::with(ClientOptions {
+        timeout: secs(2),
+        ..ClientOptions::default()
+    });
+    let overloaded = refusal(Code::ResourceExhausted, "OVERLOADED", "come again");
+    world.fake.always("read", Act::Hang);
+    world.fake.next("read", Act::Refuse(overloaded));
+    let error = world.client.get("", "k").await.unwrap_err();
+    assert_eq!(world.fake.count("read"), 2);
+    assert!(error.to_string().contains("no answer within"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
