@@ -15,6 +15,8 @@ pub struct Origin {
     pub address: Option<IpAddr>,
     /// Who its certificate says it is, where that was verified.
     pub certificate: Option<Arc<str>>,
+    /// A certificate was verified, and says not who it is of.
+    pub is_unnamed: bool,
     /// The user at the other end of a Unix socket.
     pub unix_user: Option<u32>,
 }
@@ -86,6 +88,11 @@ pub enum LoginRefused {
     /// The token is nobody's.
     #[error("this server does not know the token, or no longer")]
     UnknownToken,
+    /// The certificate is nobody's.
+    #[error(
+        "the client certificate is trusted, but says not who it is of: it needs a subject, or one SPIFFE id"
+    )]
+    Unnamed,
     /// What came as `authorization` is no token.
     #[error("`authorization` must be `Bearer TOKEN`, once")]
     Malformed,
@@ -159,7 +166,9 @@ impl Policy {
         if let Some(user) = unix_user.filter(|_| self.needs_login()) {
             return Ok(login(Arc::from(format!("unix:{user}")), By::Unix));
         }
+        let is_unnamed = self.certificates && caller.is_some_and(|caller| caller.is_unnamed);
         match self.needs_login() {
+            true if is_unnamed => Err(LoginRefused::Unnamed),
             true => Err(LoginRefused::Missing),
             false => Ok(login(Arc::from(""), By::Nothing)),
         }

@@ -22,6 +22,7 @@ fn caller(certificate: Option<&str>, unix_user: Option<u32>) -> Origin {
         from: "10.0.0.1:5".into(),
         certificate: certificate.map(Into::into),
         unix_user,
+        ..Origin::default()
     }
 }
 
@@ -81,6 +82,9 @@ fn a_line_that_is_no_token_is_named() {
             "{bad}"
         );
     }
+    let nothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    let refused = Tokens::parse(&format!("{good}\nbilling sha256:{nothing}\n"));
+    assert_eq!(refused.unwrap_err(), TokenError::Empty { line: 2 });
     for name in ["", "a b", "a:b", "a=b", "ä", &"x".repeat(65)] {
         assert!(NewToken::new(name, RANDOM).is_none(), "{name}");
     }
@@ -122,6 +126,16 @@ fn who_calls_is_said_by_its_token_then_its_certificate_then_its_socket() {
         login(&by_both, &certified, Some("x")),
         Err(LoginRefused::UnknownToken)
     );
+
+    let unnamed = Origin {
+        is_unnamed: true,
+        ..caller(None, None)
+    };
+    let refused = Err(LoginRefused::Unnamed);
+    assert_eq!(login(&by_both, &unnamed, None), refused);
+    assert_eq!(login(&by_both, &unnamed, Some(&made.token)), known);
+    let refused = Err(LoginRefused::Missing);
+    assert_eq!(login(&by_token, &unnamed, None), refused);
 
     let local = caller(None, Some(1000));
     assert_eq!(login(&by_token, &local, None), Ok("unix:1000".to_owned()));

@@ -37,6 +37,12 @@ pub enum TokenError {
         /// Which, from 1.
         line: usize,
     },
+    /// Everybody has nothing.
+    #[error("line {line} has the hash of no token at all, as of a variable that was not set")]
+    Empty {
+        /// Which, from 1.
+        line: usize,
+    },
     /// Two identities would have one token.
     #[error("line {line} has the token of another name")]
     Twice {
@@ -57,6 +63,9 @@ impl Tokens {
             }
             let parsed = named(said).ok_or(TokenError::Malformed { line })?;
             let (name, hash) = parsed;
+            if hash == hash_of(b"") {
+                return Err(TokenError::Empty { line });
+            }
             let before = tokens.insert(hash, Arc::from(name));
             if before.is_some_and(|before: Arc<str>| *before != *name) {
                 return Err(TokenError::Twice { line });

@@ -8,8 +8,10 @@ use tokio::sync::{oneshot, watch};
 use super::api::EngineError;
 use super::shell::KeyShell;
 use super::slot::{CallOf, CallResult, KeyCell, Listener};
-use crate::key::machine::{Answer, Call, CallError, CallId, EntryStatus, Event, KeyError};
-use crate::lock::{Fence, KeyId, Seq, Tag};
+use crate::key::machine::{
+    Answer, Call, CallError, CallId, EntryRef, EntryStatus, Event, KeyError,
+};
+use crate::lock::{Fence, KeyId, Tag};
 
 /// A call that was handed in. Dropping it tells the machine that nobody waits for it any longer; what it began goes on.
 pub(super) struct Asking {
@@ -220,10 +222,10 @@ impl KeyShell {
         self: &Arc<Self>,
         id: &Arc<KeyId>,
         call: Call,
-        seq: Seq,
+        entry: EntryRef,
         wait: Duration,
     ) -> Result<Answer, EngineError> {
-        let mut asking = self.ask(id, call, CallOf::Waiter(seq))?;
+        let mut asking = self.ask(id, call, CallOf::Waiter(entry))?;
         let mut stopping = self.local.stopping();
         let answer = {
             let wait_ended = self.local.clock.sleep(wait);
@@ -280,7 +282,7 @@ impl KeyShell {
     pub async fn asked_to_watch(
         self: &Arc<Self>,
         id: &Arc<KeyId>,
-        entry: crate::key::machine::EntryRef,
+        entry: EntryRef,
     ) -> Result<(Watching, Answer), EngineError> {
         let (begun, answer) = oneshot::channel();
         let (sender, news) = watch::channel(None);
@@ -288,7 +290,7 @@ impl KeyShell {
             begun: Some(begun),
             news: sender,
         };
-        let of = CallOf::Waiter(entry.seq);
+        let of = CallOf::Waiter(entry);
         let (cell, call) = self.hand_in(id, Call::Watch { entry }, listener, of)?;
         let watching = Watching {
             shell: Arc::clone(self),

@@ -277,7 +277,7 @@ impl Engine {
         let shell = &replica.shell;
         let answer = match wait.is_zero() {
             true => shell.asked(&id, call).await?,
-            false => shell.asked_to_wait(&id, call, entry.seq, wait).await?,
+            false => shell.asked_to_wait(&id, call, entry, wait).await?,
         };
         let held = shell.held_answer(&id, &answer);
         let (entry, status, lease) = match answer {

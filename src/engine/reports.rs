@@ -10,7 +10,7 @@ use super::slot::{KeyCell, Slot};
 use crate::clock::Clock;
 use crate::key::Entry;
 use crate::key::machine::Report;
-use crate::lock::{KeyId, Seq};
+use crate::lock::{EndReason, EndedAs, KeyId, Seq};
 use crate::log_throttle::LogThrottle;
 
 /// Tells operators what machines report.
@@ -55,10 +55,21 @@ impl Reports {
                 entry,
                 end,
                 was_holder,
-            } => tracing::info!(
-                key = %cell.id, seq = %entry.seq, was_holder,
-                "an entry ended: {}", describe_end(end)
-            ),
+            } => {
+                // What operators wrote is quoted.
+                let (how, by, why) = match end {
+                    EndedAs::Lost(EndReason::Forced { by, why }) => (
+                        "it was ended by force".to_owned(),
+                        Some(&**by),
+                        Some(&**why),
+                    ),
+                    end => (describe_end(end), None, None),
+                };
+                tracing::info!(
+                    key = %cell.id, seq = %entry.seq, was_holder, by, why,
+                    "an entry ended: {how}"
+                );
+            }
             Report::TookOver { from } => {
                 let is_first = slot.machine.state().is_none_or(|state| state.term() == 1);
                 match from {

@@ -122,7 +122,7 @@ impl KeyShell {
         self.values.expire(&mut slot, now);
         let (waits_for, share_of) = match of {
             CallOf::Nothing => (None, None),
-            CallOf::Waiter(seq) => (Some(*seq), None),
+            CallOf::Waiter(entry) => (Some(*entry), None),
             CallOf::Share(share_of) => (None, Some(Arc::clone(share_of))),
         };
         let makes = match &call {
@@ -140,7 +140,7 @@ impl KeyShell {
             return Ok(id);
         }
         let keeps = waits_for
-            .and_then(|seq| slot.sessions.get(&seq).copied())
+            .and_then(|entry| slot.session_of(&entry))
             .map(|session| self.sessions.open_call(session));
         let open = PendingCall {
             listener,
@@ -385,8 +385,12 @@ impl KeyShell {
         seq: Seq,
     ) -> Option<Event> {
         slot.sessions.insert(seq, session);
+        let tag = slot.tag_of(seq);
         for open in slot.calls.values_mut() {
-            if open.waits_for == Some(seq) && open.keeps.is_none() {
+            let is_of_it = open
+                .waits_for
+                .is_some_and(|entry| entry.seq == seq && Some(entry.tag) == tag);
+            if is_of_it && open.keeps.is_none() {
                 open.keeps = Some(self.sessions.open_call(session));
             }
         }

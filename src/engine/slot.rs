@@ -42,8 +42,8 @@ pub(super) enum Listener {
 /// A call that was handed to the machine.
 pub(super) struct PendingCall {
     pub listener: Listener,
-    /// The entry that it waits for, which it keeps alive.
-    pub waits_for: Option<Seq>,
+    /// The entry that it waits for, which it keeps alive where it has the tag of it.
+    pub waits_for: Option<EntryRef>,
     /// Keeps the session alive that this entry lives by.
     pub keeps: Option<OpenCall>,
     /// Whose share the entry uses that it makes, where that is known.
@@ -57,8 +57,8 @@ pub(super) struct PendingCall {
 pub(super) enum CallOf {
     /// Of nobody in particular.
     Nothing,
-    /// Of an entry, which it keeps alive.
-    Waiter(Seq),
+    /// Of an entry, which it keeps alive where it has the tag of it.
+    Waiter(EntryRef),
     /// Of one who has this share; empty: nobody's.
     Share(Arc<str>),
 }
@@ -385,6 +385,20 @@ impl Slot {
             let state = self.machine.state().map(Arc::as_ref);
             self.shares.note_gone(tag, share_of, state);
         }
+    }
+
+    /// The session that this entry lives by, where it is a live one here: its number is in listings, so whoever has that alone must
+    /// keep nothing alive.
+    pub fn session_of(&self, entry: &EntryRef) -> Option<SessionId> {
+        let session = self.sessions.get(&entry.seq)?;
+        (self.tag_of(entry.seq) == Some(entry.tag)).then_some(*session)
+    }
+
+    /// The tag of this entry, where it is a live one here.
+    pub fn tag_of(&self, seq: Seq) -> Option<Tag> {
+        let state = self.machine.state()?;
+        let entry = state.entries.get(state.position(seq)?)?;
+        Some(entry.tag)
     }
 
     /// Whether one who has this share, and no identity, may make the entry with this tag, where there may be so many. (Of

@@ -3,6 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use percent_encoding::utf8_percent_encode;
+
+use super::lock_ref::ENCODED;
+
 /// The name of a table: 1 to 40 ASCII letters, digits or `_`, a letter first.
 ///
 /// The bound leaves room for a prefix within the 48 characters that Cassandra allows.
@@ -158,7 +162,8 @@ impl KeyId {
 
 impl fmt::Display for KeyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.table, self.key)
+        let key = utf8_percent_encode(self.key.as_str(), ENCODED);
+        write!(f, "{}/{key}", self.table)
     }
 }
 

@@ -14,7 +14,7 @@ use super::secret::{Secret, Tag};
 use super::state::Seq;
 
 /// What of a key is written as `%XX`: all but letters, digits and these.
-const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+pub(super) const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')
     .remove(b'.')

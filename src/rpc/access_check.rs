@@ -16,6 +16,7 @@ use tonic::{Code, Status};
 use super::calls::{ByForce, Target, Words};
 use super::status;
 use crate::access::{Access, Login, LoginRefused, Origin, Scope, Verb, Verbs};
+use crate::lock::LockRef;
 
 /// What may be called by everybody: probes have no login.
 const OPEN: &str = "/grpc.health.";
@@ -88,7 +89,7 @@ impl AccessCheck {
         login.map_err(|why| {
             let from = caller.map_or("", |caller| &*caller.from);
             if let Some(left_out) = is_to_be_written(&self.logins) {
-                let path = path.get(..PATH_BYTES_MAX).unwrap_or(path);
+                let path = beginning(path);
                 let why = why.to_string();
                 tracing::warn!(target: AUDIT, from, path, why, left_out, "a login was refused");
             }
@@ -194,12 +195,32 @@ impl AccessCheck {
         }
     }
 
+    /// A call about a lockRef was refused: it is written of a client that is known where the service never gave it that one, which it
+    /// made up, or has from somebody else.
+    pub(super) fn note_refused(&self, login: &Login, lock_ref: &LockRef, status: &Status) {
+        let (identity, from) = (&*login.identity, &*login.from);
+        if identity.is_empty() || !status::is_never_issued(status) {
+            return;
+        }
+        if let Some(left_out) = is_to_be_written(&self.calls) {
+            let entry = lock_ref;
+            tracing::warn!(target: AUDIT, identity, from, %entry, left_out, "a lockRef was refused that is not the caller's");
+        }
+    }
+
     /// A connection was refused: the certificate of whoever is at its other end is not trusted, or there is another fault.
     pub fn connection_refused(&self, from: &str, why: &str) {
         if let Some(left_out) = is_to_be_written(&self.logins) {
             tracing::warn!(target: AUDIT, from, why, left_out, "a connection was refused");
         }
     }
+}
+
+/// So much of a path as is written.
+fn beginning(path: &str) -> &str {
+    let mut ends = (0..=PATH_BYTES_MAX).rev();
+    let end = ends.find(|end| path.is_char_boundary(*end));
+    path.get(..end.unwrap_or(0)).unwrap_or("")
 }
 
 /// Whether everybody may call this path.
@@ -299,6 +320,14 @@ mod tests {
         ] {
             assert_eq!(bearer(&headers(given)), token, "{given:?}");
         }
+    }
+
+    #[test]
+    fn a_path_is_written_in_part_whatever_it_is() {
+        let [long, wide] = ["a", "é"].map(|of| format!("/{}", of.repeat(PATH_BYTES_MAX)));
+        assert_eq!(beginning("/a"), "/a");
+        assert_eq!(beginning(&long), &long[..PATH_BYTES_MAX]);
+        assert_eq!(beginning(&wide), &wide[..PATH_BYTES_MAX - 1]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -209,11 +209,19 @@ fn end_name(reason: proto::EndReason) -> &'static str {
     name.strip_prefix("END_REASON_").unwrap_or(name)
 }
 
+/// Whether a call was refused since its lockRef was never issued.
+pub fn is_never_issued(status: &Status) -> bool {
+    let info = status.get_details_error_info();
+    info.is_some_and(|info| info.reason == "NEVER_ISSUED")
+}
+
 /// Nobody was logged in. Nothing was done.
 pub fn of_login(why: LoginRefused) -> Status {
     let reason = match why {
         LoginRefused::Missing => "LOGIN_MISSING",
-        LoginRefused::UnknownToken | LoginRefused::Malformed => "LOGIN_REFUSED",
+        LoginRefused::UnknownToken | LoginRefused::Unnamed | LoginRefused::Malformed => {
+            "LOGIN_REFUSED"
+        }
     };
     StatusBuilder::new(Code::Unauthenticated, why.to_string(), reason).status()
 }

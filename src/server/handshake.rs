@@ -144,9 +144,11 @@ async fn handshake(
 fn known(check: &AccessCheck, io: &TlsStream<TcpStream>, caller: Origin) -> Origin {
     let (_, connection) = io.get_ref();
     let shown = connection.peer_certificates().and_then(<[_]>::first);
+    let mut is_unnamed = false;
     let certificate = shown.and_then(|shown| match client_tls::identity(shown) {
         Ok(identity) => Some(identity),
         Err(why) => {
+            is_unnamed = true;
             let why = format!("the certificate is trusted, and says not who it is of: {why}");
             check.certificate_refused(&caller.from, &why);
             None
@@ -154,6 +156,7 @@ fn known(check: &AccessCheck, io: &TlsStream<TcpStream>, caller: Origin) -> Orig
     });
     Origin {
         certificate,
+        is_unnamed,
         ..caller
     }
 }

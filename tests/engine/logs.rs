@@ -66,16 +66,22 @@ async fn a_key_that_goes_to_another_replica_is_said_once_by_each_of_them_in_word
     an_end_by_force_is_said_though_nobody_learns_the_answer(&log).await;
 }
 
+const FORCED: &str = "an entry ended: it was ended by force";
+
+/// Such that it looks like another line.
+const REASON: &str = "it \"hangs\" by=\"bob\"\u{2028}INFO fermata::audit: an end by force";
+
 /// Of one log there is one test.
 async fn an_end_by_force_is_said_though_nobody_learns_the_answer(log: &NamedTempFile) {
     let (service, a, _) = &Service::two().await;
     for (key, unheard) in [("forced-heard", 0), ("forced-unheard", 1)] {
         let held = a.create(call(key, 20_000)).await.unwrap().lock_ref;
         service.replicas[0].link.unheard(unheard);
-        a.force_release(&held, "ann", "it hangs").await.unwrap();
-        let said = lines(log, "an entry ended: it was ended by ann: it hangs", key);
+        a.force_release(&held, "ann", REASON).await.unwrap();
+        let said = lines(log, FORCED, key);
         assert_eq!(said.len(), 1, "{said:?}");
-        assert!(said[0].contains("was_holder=true"), "{said:?}");
+        let fields = format!("was_holder=true by=\"ann\" why={REASON:?}");
+        assert!(said[0].contains(&fields), "{said:?}");
     }
     // Nobody waits for it any more, and it is done.
     let held = a
@@ -85,17 +91,13 @@ async fn an_end_by_force_is_said_though_nobody_learns_the_answer(log: &NamedTemp
         .lock_ref;
     {
         // Asked, and hung up at once.
-        let mut force = pin!(a.force_release(&held, "ann", "it hangs"));
+        let mut force = pin!(a.force_release(&held, "ann", REASON));
         let _ = futures_util::poll!(force.as_mut());
     }
     until("it has ended", || async {
         matches!(a.critical_get(&held, 0).await, Err(EngineError::Ended(_)))
     })
     .await;
-    let said = lines(
-        log,
-        "an entry ended: it was ended by ann: it hangs",
-        "forced-left",
-    );
+    let said = lines(log, FORCED, "forced-left");
     assert_eq!(said.len(), 1, "{said:?}");
 }

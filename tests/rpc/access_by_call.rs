@@ -129,19 +129,19 @@ fn table() -> Vec<Needs> {
             };
             Carried(release(&has.held.lock_ref, Some(put)))
         }),
-        needs(Keys, &["read"], |has| {
+        needs(Keys, &["lock", "read"], |has| {
             Carried(Call::CriticalGet(CriticalGetRequest {
                 lock_ref: has.held.lock_ref.clone(),
                 call_no: 0,
             }))
         }),
-        needs(Keys, &["write"], |has| {
+        needs(Keys, &["lock", "write"], |has| {
             Carried(Call::CriticalPut(CriticalPutRequest {
                 value: "another one".into(),
                 ..put(&has.held.lock_ref)
             }))
         }),
-        needs(Keys, &["write"], |has| {
+        needs(Keys, &["lock", "write"], |has| {
             Carried(Call::CriticalDelete(CriticalDeleteRequest {
                 lock_ref: has.held.lock_ref.clone(),
                 call_no: 0,

@@ -8,6 +8,7 @@ use fermata_proto::*;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Code;
 
 use crate::access::{Files, acquire, by, create, denied, login, put, refused, token};
 use crate::logs::Log;
@@ -32,6 +33,38 @@ table = "default"
 key_prefix = "orders/"
 allow = ["admin"]
 "#;
+
+/// Who may nothing to a key learns nothing of it from releases, but that of what it made itself.
+#[tokio::test]
+async fn a_release_tells_nobody_how_many_entries_a_key_has_had() {
+    let (billing, other) = (token("billing"), token("other"));
+    let files = Files::new(&[&billing, &other], RULES);
+    let world = World::with_access(files.access.clone()).await;
+    let mut client = world.client().await;
+    let release = |lock_ref: &str| ReleaseLockRequest {
+        lock_ref: lock_ref.to_owned(),
+        ..Default::default()
+    };
+    let made = client.create_lock_ref(by(&billing, create("orders/1", "")));
+    let ended = made.await.unwrap().into_inner().lock_ref;
+    let released = client.release_lock(by(&billing, release(&ended))).await;
+    assert!(!released.unwrap().into_inner().already_released);
+    let made = client.create_lock_ref(by(&billing, create("orders/1", "")));
+    let held = made.await.unwrap().into_inner().lock_ref;
+    for number in 1..=3 {
+        let guessed = format!("default/orders/1#{number}.8{}", "0".repeat(25));
+        let answer = client.release_lock(by(&other, release(&guessed))).await;
+        assert_eq!(refused(answer), denied(), "{number}");
+    }
+    // One that was given the right, and has it no more, gives back what it has.
+    let again = client.release_lock(by(&billing, release(&ended))).await;
+    assert!(again.unwrap().into_inner().already_released);
+    files.replace(&[&billing, &other], &RULES.replace("billing", "nobody"));
+    let released = client.release_lock(by(&billing, release(&held))).await;
+    assert!(!released.unwrap().into_inner().already_released);
+    let again = client.release_lock(by(&billing, release(&held))).await;
+    assert_eq!(refused(again), denied());
+}
 
 #[tokio::test]
 async fn what_no_rule_allows_is_denied() {
@@ -308,6 +341,15 @@ async fn refusals_and_ends_by_force_are_in_the_audit_log() {
         ),
         denied()
     );
+    // One that it was never given, whoever has it.
+    let name = public_part(&held.lock_ref);
+    let lock_ref = format!("{name}.8{}", "0".repeat(25));
+    let never = (Code::NotFound, "NEVER_ISSUED".to_owned());
+    let acquired = client.acquire_lock(by(&billing, acquire(&lock_ref))).await;
+    assert_eq!(refused(acquired), never);
+    let watch = WatchLockRequest { lock_ref };
+    let watched = client.watch_lock(by(&billing, watch)).await;
+    assert_eq!(refused(watched), never);
     let force = ForceReleaseRequest {
         name: public_part(&held.lock_ref).to_owned(),
         reason: "audited".to_owned(),
@@ -337,6 +379,15 @@ async fn refusals_and_ends_by_force_are_in_the_audit_log() {
         "127.0.0.1:",
         "to lock on the key",
     ]);
+    let never = [
+        "a lockRef was refused that is not the caller's",
+        "identity=\"billing-of-audit\"",
+        "127.0.0.1:",
+        "entry=default/orders/audited#1 ",
+    ];
+    line(&never);
+    let is_so = |line: &&str| never.iter().all(|word| line.contains(word));
+    assert_eq!(text.lines().filter(is_so).count(), 2);
     line(&[
         "an end by force",
         "ops-of-audit",

@@ -1,7 +1,8 @@
 //! What lets a client act for its entries and sessions is given to that client alone: whatever else the service shows, in
 //! listings, answers to others, refusals and its log, is of no use to an intruder.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use fermata_client::public_part;
 use fermata_proto::lock_admin_client::LockAdminClient;
@@ -119,6 +120,30 @@ async fn all_shown(admin: &mut LockAdminClient<Channel>) -> String {
     shown
 }
 
+/// What is left of the leases of all entries and sessions, by their names.
+async fn leases(admin: &mut LockAdminClient<Channel>) -> BTreeMap<String, Duration> {
+    let mut leases = BTreeMap::new();
+    let mut note = |name: String, left: Option<prost_types::Duration>| {
+        let left = Duration::try_from(left.unwrap()).unwrap();
+        assert!(leases.insert(name, left).is_none());
+    };
+    for key in ["in session", "by itself"] {
+        let ask = DescribeLockRequest {
+            key: key.to_owned(),
+            ..Default::default()
+        };
+        let described = admin.describe_lock(ask).await.unwrap().into_inner();
+        for entry in described.holders.into_iter().chain(described.waiters) {
+            note(entry.name, entry.lease_left);
+        }
+    }
+    let sessions = admin.list_sessions(ListSessionsRequest::default()).await;
+    for session in sessions.unwrap().into_inner().sessions {
+        note(session.session_id, session.lease_left);
+    }
+    leases
+}
+
 /// What an intruder makes of what it was shown of an entry, or a session: every text of it, with a guess where the secret is.
 fn guesses(public: &str, token: u64) -> Vec<String> {
     let none = "0".repeat(26);
@@ -149,6 +174,18 @@ async fn tried_as_lock_ref(client: &mut Client, text: &str) -> Vec<(&'static str
     };
     let acquired = client.acquire_lock(acquire.clone()).await;
     refused("AcquireLock", acquired.map(|answer| format!("{answer:?}")));
+    let wait = AcquireLockRequest {
+        wait: Some(prost_types::Duration {
+            seconds: 0,
+            nanos: 1_000_000,
+        }),
+        ..acquire.clone()
+    };
+    let acquired = client.acquire_lock(wait).await;
+    refused(
+        "AcquireLock, wait",
+        acquired.map(|answer| format!("{answer:?}")),
+    );
     let give_up = AcquireLockRequest {
         give_up: true,
         ..acquire
@@ -295,6 +332,19 @@ async fn whatever_is_shown_of_a_lock_or_a_session_lets_nobody_act_for_it() {
     let id = public_part(&victim.session);
     assert!(shown.contains(&format!("session_id: {id:?}")), "{shown}");
 
+    // So much that a renewal would show.
+    let shrunk = Duration::from_secs(1);
+    let begun = leases(&mut admin).await;
+    assert_eq!(begun.len(), 4, "{begun:?}");
+    let mut before = begun.clone();
+    while before
+        .iter()
+        .any(|(name, left)| *left + shrunk > begun[name])
+    {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        before = leases(&mut admin).await;
+    }
+
     let mut intruder = world.client().await;
     let mut said = Vec::new();
     for made in [&victim.in_session, &victim.held, &victim.waiting] {
@@ -320,6 +370,13 @@ async fn whatever_is_shown_of_a_lock_or_a_session_lets_nobody_act_for_it() {
         Code::FailedPrecondition,
     ];
     assert_eq!(codes, refusals.map(i32::from).into());
+    let after = leases(&mut admin).await;
+    for (name, left) in &after {
+        assert!(
+            *left <= before[name],
+            "{name} was renewed: {before:?}, {after:?}"
+        );
+    }
     victim.is_unharmed(&mut client).await;
 
     // Nowhere was a secret shown: not to operators, not to the intruder, not in the log of everything.

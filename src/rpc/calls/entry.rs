@@ -10,6 +10,7 @@ use fermata_proto::{
 };
 use prost::Message;
 use tokio::time::Instant;
+use tonic::Code;
 
 use super::{CallContext, Target, UnaryCall};
 use crate::access::{Verb, Verbs};
@@ -134,6 +135,17 @@ impl UnaryCall for ReleaseLock {
         Verbs::NONE.and(self.put.is_some(), Verb::Write)
     }
 
+    fn needs_to_hear(&self, came: Result<&ReleaseLockResponse, Code>) -> Verbs {
+        // It would tell anybody how many entries a key has had.
+        match came {
+            Ok(ReleaseLockResponse {
+                already_released: true,
+            })
+            | Err(Code::NotFound | Code::FailedPrecondition) => Verb::Lock.into(),
+            Ok(_) | Err(_) => Verbs::NONE,
+        }
+    }
+
     fn is_write(&self) -> bool {
         self.put.is_some()
     }
@@ -174,7 +186,8 @@ impl UnaryCall for CriticalGet {
     }
 
     fn needs(&self) -> Verbs {
-        Verb::Read.into()
+        // It renews the lock.
+        Verbs::from(Verb::Lock).and(true, Verb::Read)
     }
 
     fn ask(&self) -> Cow<'_, CriticalGetRequest> {
@@ -289,7 +302,8 @@ impl<A: WriteAsk> UnaryCall for CriticalWrite<A> {
     }
 
     fn needs(&self) -> Verbs {
-        Verb::Write.into()
+        // It renews the lock.
+        Verbs::from(Verb::Lock).and(true, Verb::Write)
     }
 
     fn is_write(&self) -> bool {

@@ -11,7 +11,7 @@ use tracing::Span;
 use super::homes::{Homes, KnownHome};
 use super::hops::{self, ForwardOutcome, Step, route};
 use super::served::Served;
-use crate::access::{Login, Verb};
+use crate::access::{Login, Verb, Verbs};
 use crate::clock::Ids;
 use crate::engine::{Engine, EngineError, Peer, Presence, Watch};
 use crate::limits::Limits;
@@ -136,14 +136,34 @@ impl Router {
         let made = self.make_checked(call, context, answer_by);
         if !call.waits() {
             self.check.check(login, needs, &target)?;
-            return made.await;
+            let came = made.await;
+            return self.heard(call, login, &target, came);
         }
         // What was allowed when a wait began may be so no more.
         tokio::select! {
             biased;
             refused = self.check.until_refused(login, needs, &target) => Err(refused),
-            served = made => served,
+            came = made => self.heard(call, login, &target, came),
         }
+    }
+
+    /// What came of a call, unless its caller must not know; in the audit log where that used a lockRef that it was never given.
+    fn heard<C: UnaryCall>(
+        &self,
+        call: &C,
+        login: &Login,
+        target: &Target,
+        came: Result<Served<C::Answer>, Status>,
+    ) -> Result<Served<C::Answer>, Status> {
+        let answer = came.as_ref().map(|served| &served.answer);
+        let needs = call.needs_to_hear(answer.map_err(|status| status.code()));
+        if needs != Verbs::NONE {
+            self.check.check(login, needs, target)?;
+        }
+        if let (Err(status), Target::LockRef(lock_ref)) = (&came, target) {
+            self.check.note_refused(login, lock_ref, status);
+        }
+        came
     }
 
     /// As [`Router::make_part`], of what needs no more than the secret of its entry: its end.
@@ -231,7 +251,11 @@ impl Router {
             context,
         };
         let answer_by = context.deadline.answer_within(self.limits.call_max());
-        by(answer_by, route(&self.engine, &self.homes, &step)).await
+        let begun = by(answer_by, route(&self.engine, &self.homes, &step)).await;
+        if let Err(status) = &begun {
+            self.check.note_refused(&context.login, lock_ref, status);
+        }
+        begun
     }
 }
 
