@@ -1,5 +1,6 @@
 //! The `fermata` binary.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use fermata::cli;
@@ -22,7 +23,11 @@ fn main() {
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("fermata: no threads can be made: {error}");
+            // Where nobody is left to read it, the exit status says so too.
+            let _ = writeln!(
+                std::io::stderr(),
+                "fermata: no threads can be made: {error}"
+            );
             cli::end::end(cli::end::NO_THREADS);
         }
     };

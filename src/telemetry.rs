@@ -1,9 +1,9 @@
 //! Logging: what `tracing` events and spans look like, and which are written.
 //!
-//! Logs go to stderr; stdout belongs to what a command answers. No value, and nothing that lets its
+//! Logs go to stderr; where that takes none they are left out. Stdout belongs to what a command answers. No value, and nothing that lets its
 //! reader act as a holder, may be in an event.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
@@ -57,7 +57,8 @@ pub fn init(config: &LogConfig) -> Result<LogFilter, TelemetryError> {
     let filter = parsed(&config.filter)?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr);
+        .log_internal_errors(false)
+        .with_writer(|| Stderr);
     Ok(match config.format {
         LogFormat::Text => {
             let lines = lines.compact().with_ansi(wants_colour());
@@ -73,6 +74,20 @@ pub fn init(config: &LogConfig) -> Result<LogFilter, TelemetryError> {
             LogFilter(Box::new(move |filter| handle.reload(filter)))
         }
     })
+}
+
+/// What it does not take, since its disk is full, or nobody reads it any more, is left out: whoever logs goes on.
+struct Stderr;
+
+impl Write for Stderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let _ = io::stderr().write_all(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Colour is for people: on a terminal, unless they said no (<https://no-color.org>).

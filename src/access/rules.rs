@@ -250,7 +250,12 @@ impl Rules {
             });
             table.into_iter().chain(prefix)
         };
-        (1..).zip(&self.0).flat_map(doubt).collect()
+        let none = self
+            .0
+            .is_empty()
+            .then(|| "there is no rule in it: nobody may do anything".to_owned());
+        let doubts = (1..).zip(&self.0).flat_map(doubt);
+        none.into_iter().chain(doubts).collect()
     }
 
     /// Whether this identity may do all of this: each of the verbs by some rule.

@@ -9,6 +9,7 @@ use fermata_command::{Failure, exit};
 use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 
+use super::aside;
 use super::cluster::{self, ClusterFlags, SettingsFile};
 use super::replica::Made;
 use super::replica::cassandra::Starting;
@@ -97,8 +98,8 @@ async fn start(config: Config) -> Result<InProcess, Failure> {
         engine.stop();
         // Lets the other replicas have at once what it had.
         if timeout(grace, engine.leave(grace)).await.is_err() {
-            eprintln!(
-                "fermata: the replica in this process could not write that it stopped: others wait for its replica TTL"
+            aside::say(
+                "the replica in this process could not write that it stopped: others wait for its replica TTL",
             );
         }
         drop(replica);

@@ -1,11 +1,12 @@
 //! `fermata check`: is the configuration valid, and what is in force?
 
-use std::io::{self, Write};
+use std::io;
 
 use fermata_command::exit;
 use fermata_command::output::{print_json, print_text};
 use serde_json::json;
 
+use super::aside;
 use super::settings::Settings;
 use crate::config::{Config, Problem, StoreKind};
 
@@ -46,7 +47,7 @@ pub async fn run(args: Args) -> Result<u8, io::Error> {
             Ok(0)
         }
         (Output::Text, Err(problems)) => {
-            writeln!(io::stderr(), "fermata: {problems}")?;
+            aside::say(&problems.to_string());
             Ok(exit::CONFIG)
         }
         (Output::Json, Ok(config)) => {

@@ -7,11 +7,12 @@ use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use fermata_command::at_start::was_ignoring_sigpipe;
 use fermata_command::exit;
 use fermata_command::failure::{Failure, status_of_signal};
 use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
 use nix::unistd::{Pid, getpid};
 use tokio::process::{Child, Command};
@@ -53,10 +54,14 @@ impl Running {
         let before = below_already();
         // What loses its parent comes below this process then. Below init it could not be found.
         let _ = set_child_subreaper(true);
-        let started = Command::new(program)
+        let mut started = Command::new(program);
+        started
             .args(arguments)
-            .envs(variables.iter().map(|(name, value)| (name, value)))
-            .spawn();
+            .envs(variables.iter().map(|(name, value)| (name, value)));
+        if was_ignoring_sigpipe() {
+            ignore_sigpipe(&mut started);
+        }
+        let started = started.spawn();
         match started {
             Ok(child) => Ok(Running {
                 pid: child.id().and_then(|pid| i32::try_from(pid).ok()),
@@ -173,6 +178,21 @@ impl Running {
             }
             let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG));
         }
+    }
+}
+
+/// What is started gets the default of SIGPIPE from the standard library, whatever was inherited.
+fn ignore_sigpipe(command: &mut Command) {
+    let ignore = || {
+        #[allow(unsafe_code)]
+        // SAFETY: no function of this program is put in force, so none can be called at a wrong time.
+        let ignored = unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) };
+        ignored.map(drop).map_err(io::Error::from)
+    };
+    #[allow(unsafe_code)]
+    // SAFETY: between fork and exec it makes one call of the system, and takes no memory and no lock.
+    unsafe {
+        command.pre_exec(ignore);
     }
 }
 

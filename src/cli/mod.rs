@@ -96,7 +96,7 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     let ended = match cli.command {
         FermataCommand::Serve(args) if before.is_empty() => {
             return serve::run(args).await.unwrap_or_else(|error| {
-                eprintln!("fermata: {error}");
+                aside::say(&error.to_string());
                 error.exit_code()
             });
         }

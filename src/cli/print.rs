@@ -12,8 +12,8 @@ use super::detached::detached;
 pub async fn print_detached(text: String) -> io::Result<()> {
     let print = move || {
         // Not by the standard library's lock of stdout, for which the end of the process would wait.
-        let mut stdout = File::from(stdout::open()?.as_fd().try_clone_to_owned()?);
-        stdout.write_all(text.as_bytes())
+        let mut file = File::from(stdout::open()?.as_fd().try_clone_to_owned()?);
+        file.write_all(text.as_bytes()).map_err(stdout::named)
     };
     detached("stdout", print).await
 }

@@ -3,6 +3,7 @@
 use fermata_command::output::print_text;
 use fermata_command::{Failure, exit};
 
+use super::aside;
 use super::cluster::{self, ClusterFlags, SettingsFile};
 use crate::config::Config;
 use crate::lock::TableName;
@@ -215,8 +216,11 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
             let config = args.cluster.load(args.names.file)?;
             let schema = schema_of(&config, args.names.tables, args.replication);
             let options = cluster::options(&config.store.cassandra)?;
-            schema::apply(&options, &schema, &|name| eprintln!("{name}")).await?;
-            eprintln!("every node knows schema version {}", schema::VERSION);
+            schema::apply(&options, &schema, &|name| aside::say(name)).await?;
+            aside::say(&format!(
+                "every node knows schema version {}",
+                schema::VERSION
+            ));
             Ok(0)
         }
         SchemaCommand::Restored(args) => {

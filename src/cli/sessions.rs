@@ -9,6 +9,7 @@ use fermata_command::{Failure, Remote, Span};
 use fermata_proto as proto;
 use serde_json::json;
 
+use super::aside;
 use super::locks::{IDENTITY, age, lease_left, parse_count, short, with_identities};
 use super::views;
 
@@ -93,10 +94,19 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         return end_one(end).await;
     }
     let client = args.remote.client()?;
-    let sessions = client.list_sessions(args.limit).await?;
+    // One more shows whether there are more.
+    let mut sessions = client.list_sessions(args.limit.saturating_add(1)).await?;
+    let left_out = sessions.len() > args.limit;
+    sessions.truncate(args.limit);
     match args.remote.format() {
         Format::Json => print_json(&views::sessions(&sessions))?,
         Format::Text => print_text(&list(&sessions, SystemTime::now(), colour()))?,
+    }
+    if left_out {
+        aside::say(&format!(
+            "more than {} sessions are open (--limit)",
+            args.limit
+        ));
     }
     Ok(0)
 }

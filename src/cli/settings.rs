@@ -1,5 +1,6 @@
 //! The flags that are settings: what `serve` and `check` have in common.
 
+use super::aside;
 use super::cluster::{ClusterFlags, SettingsFile};
 use crate::config::{Config, Flag, Problems, Sources};
 
@@ -98,7 +99,9 @@ impl Settings {
             flags: self.into_flags(),
         };
         for (name, meant) in sources.overlooked() {
-            eprintln!("fermata: {name} is no setting, and counts for nothing; {meant} is one");
+            aside::say(&format!(
+                "{name} is no setting, and counts for nothing; {meant} is one"
+            ));
         }
         Config::load(&sources)
     }

@@ -1,5 +1,6 @@
 //! What `get`, `put` and `delete` have in common: values, and the lockRef of another process.
 
+use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,11 +10,14 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use fermata_client::{Client, LockStatus, LostReason, WaitError, public_part};
 use fermata_command::output::{Format, print_json};
 use fermata_command::remote::variable;
-use fermata_command::{Failure, exit, stdout};
+use fermata_command::{Failure, exit, stdin, stdout};
 use serde_json::json;
 
 use super::lock::LOCK_REF_VARIABLE;
 use crate::lock::LockRef;
+
+/// The most that `limits.value_bytes_max` can be.
+const VALUE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Adds to the refusal of a value that is no text how such a one is given.
 pub fn tip(error: &mut clap::Error) {
@@ -31,20 +35,36 @@ pub fn tip(error: &mut clap::Error) {
 pub fn read(given: Option<&str>, file: Option<&PathBuf>) -> Result<Bytes, Failure> {
     match (given, file) {
         (Some("-"), None) => {
-            let mut value = Vec::new();
-            io::stdin().lock().read_to_end(&mut value)?;
-            Ok(value.into())
+            let from_stdin = stdin::open().and_then(read_to_end);
+            bounded(from_stdin, "stdin")
         }
         (Some(text), None) => Ok(Bytes::copy_from_slice(text.as_bytes())),
-        (None, Some(file)) => match std::fs::read(file) {
-            Ok(value) => Ok(value.into()),
-            Err(error) => Err(Failure::new(
-                exit::IO,
-                format!("cannot read {}: {error}", file.display()),
-            )),
-        },
+        (None, Some(file)) => {
+            let from_file = File::open(file).and_then(read_to_end);
+            bounded(from_file, &file.display().to_string())
+        }
         (Some(_), Some(_)) => Err(Failure::usage("give the value or --file, not both")),
         (None, None) => Err(Failure::usage("give the value, - for stdin, or --file")),
+    }
+}
+
+/// Reads as much as a value may have, and a byte more.
+fn read_to_end(from: impl Read) -> io::Result<Vec<u8>> {
+    let mut value = Vec::new();
+    from.take(VALUE_BYTES_MAX + 1).read_to_end(&mut value)?;
+    Ok(value)
+}
+
+fn bounded(read: io::Result<Vec<u8>>, whence: &str) -> Result<Bytes, Failure> {
+    let value = read.map_err(|error| {
+        let words = format!("cannot read the value from {whence}: {error}");
+        Failure::new(exit::IO, words)
+    })?;
+    match value.len() as u64 > VALUE_BYTES_MAX {
+        true => Err(Failure::usage(format!(
+            "{whence} has more than {VALUE_BYTES_MAX} bytes (64 MiB), which no server takes as a value"
+        ))),
+        false => Ok(value.into()),
     }
 }
 
@@ -52,7 +72,7 @@ pub fn read(given: Option<&str>, file: Option<&PathBuf>) -> Result<Bytes, Failur
 pub fn write(value: &[u8]) -> io::Result<()> {
     let mut stdout = stdout::open()?;
     stdout.write_all(value)?;
-    if stdout.is_terminal() && !value.ends_with(b"\n") {
+    if io::stdout().is_terminal() && !value.ends_with(b"\n") {
         stdout.write_all(b"\n")?;
     }
     stdout.flush()

@@ -182,15 +182,21 @@ impl LockFlags {
     }
 
     /// Others hold the lock, and it is not waited for any longer.
-    fn conflict(&self, key: &str, position: u32) -> Failure {
-        let (status, message) = match self.once {
-            true => (
+    fn conflict(&self, key: &str, position: u32, silent: Option<ServerError>) -> Failure {
+        let (status, message) = match (self.wait, silent) {
+            (None, _) => (
                 exit::TEMPORARY,
                 format!("{key} is locked by others ({position} ahead)"),
             ),
-            false => (
+            (Some(wait), None) => (
                 exit::TIMED_OUT,
-                format!("{key} is still locked by others after the wait ({position} ahead)"),
+                format!("{key} is still locked by others after {wait} (--wait; {position} ahead)"),
+            ),
+            (Some(wait), Some(why)) => (
+                exit::TIMED_OUT,
+                format!(
+                    "{key} was not locked within {wait} (--wait; {position} ahead when a server answered last): {why}"
+                ),
             ),
         };
         let message = if self.quiet { String::new() } else { message };
@@ -224,7 +230,9 @@ impl LockFlags {
                 signal,
                 format!("{signal} while waiting for {key}; the queue entry is released"),
             ),
-            Err(Unlocked::Wait(WaitError::TimedOut { position })) => self.conflict(key, position),
+            Err(Unlocked::Wait(WaitError::TimedOut { position })) => {
+                self.conflict(key, position, client.last_failure())
+            }
             Err(Unlocked::Wait(error)) => Failure::from(error),
         };
         give_up(entry, signals, aside).await;
@@ -391,7 +399,7 @@ async fn wait(
                 };
                 let reported = *reported.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(reported) = reported && watched.shown {
-                    line.show(reported, client.clock().now());
+                    line.show(reported, client);
                 }
             }
             _ = tick.tick() => {
@@ -400,7 +408,7 @@ async fn wait(
                 // The first line is to name who holds it, as far as that is known at once.
                 let waits_for_name = !is_named && asking.is_some();
                 if let Some(reported) = reported && watched.shown && !waits_for_name {
-                    line.show(reported, now);
+                    line.show(reported, client);
                 }
                 let is_due = asking.is_none() && asked_at.until(now) >= HOLDER_EVERY;
                 if watched.shown && is_due && !is_hidden {
@@ -423,8 +431,8 @@ struct Line<'a> {
     changes: bool,
     /// Who holds the key, as far as that may be seen.
     holder: Option<String>,
-    /// Without a terminal: what was said last, and when.
-    said: Option<(u32, Moment)>,
+    /// Without a terminal: which position was said last, whether a server answered then, and when.
+    said: Option<((u32, bool), Moment)>,
 }
 
 impl<'a> Line<'a> {
@@ -440,18 +448,24 @@ impl<'a> Line<'a> {
         }
     }
 
-    fn show(&mut self, reported: Progress, now: Moment) {
-        let holder = self.holder.as_deref();
-        let text = words(&self.key, reported, self.start.until(now), holder);
+    fn show(&mut self, reported: Progress, client: &Client) {
+        let now = client.clock().now();
+        let silent = client.last_failure().map(|why| one_line(&why.to_string()));
+        let others = match &silent {
+            Some(why) => Others::Unseen(why),
+            None => Others::Seen(self.holder.as_deref()),
+        };
+        let text = words(&self.key, reported, self.start.until(now), others);
         if self.changes {
             self.aside.show(text);
             return;
         }
+        let seen = (reported.position, silent.is_none());
         let due = self
             .said
-            .is_none_or(|(said, at)| said != reported.position || at.until(now) >= LINE_EVERY);
+            .is_none_or(|(said, at)| said != seen || at.until(now) >= LINE_EVERY);
         if due {
-            self.said = Some((reported.position, now));
+            self.said = Some((seen, now));
             self.aside.say(text);
         }
     }
@@ -464,14 +478,31 @@ impl<'a> Line<'a> {
     }
 }
 
+/// What is known of who has the key.
+enum Others<'a> {
+    /// Who holds it, as far as that may be seen.
+    Seen(Option<&'a str>),
+    /// No server answers, for this reason.
+    Unseen(&'a str),
+}
+
 /// What is told while a wait has taken `waited`. An estimate counts down from when it was told, and is
 /// left out once it has run out.
-fn words(key: &str, reported: Progress, waited: Duration, holder: Option<&str>) -> String {
+fn words(key: &str, reported: Progress, waited: Duration, others: Others<'_>) -> String {
     let ahead = match reported.position {
         0 => "next in the queue".to_owned(),
         position => format!("{position} ahead in the queue"),
     };
-    let held = holder.map_or_else(String::new, |holder| format!(", held by {holder}"));
+    let held = match others {
+        Others::Seen(None) => String::new(),
+        Others::Seen(Some(holder)) => format!(", held by {holder}"),
+        Others::Unseen(why) => {
+            let waited = waited.as_secs();
+            return format!(
+                "waiting for {key}: {waited} s, {ahead} when a server answered last; trying again: {why}"
+            );
+        }
+    };
     let since_reported = waited.saturating_sub(reported.waited);
     let left = reported.estimate.map_or(0, |estimate| {
         estimate.saturating_sub(since_reported).as_secs()
@@ -537,13 +568,22 @@ mod tests {
                 "orders-42",
                 reported(2, None, 0),
                 ms(12_900),
-                Some("billing@host-7")
+                Others::Seen(Some("billing@host-7"))
             ),
             "waiting for orders-42: 12 s, 2 ahead in the queue, held by billing@host-7"
         );
         assert_eq!(
-            words("a", reported(0, None, 0), ms(0), None),
+            words("a", reported(0, None, 0), ms(0), Others::Seen(None)),
             "waiting for a: 0 s, next in the queue"
+        );
+        assert_eq!(
+            words(
+                "a",
+                reported(1, Some(ms(9_000)), 0),
+                ms(2_000),
+                Others::Unseen("gone")
+            ),
+            "waiting for a: 2 s, 1 ahead in the queue when a server answered last; trying again: gone"
         );
     }
 
@@ -551,11 +591,11 @@ mod tests {
     fn the_line_counts_the_estimate_down_from_when_it_was_told() {
         let reported = reported(2, Some(ms(16_500)), 10_000);
         assert_eq!(
-            words("a", reported, ms(12_400), None),
+            words("a", reported, ms(12_400), Others::Seen(None)),
             "waiting for a: 12 s, about 14 s to go, 2 ahead in the queue"
         );
         assert_eq!(
-            words("a", reported, ms(60_000), None),
+            words("a", reported, ms(60_000), Others::Seen(None)),
             "waiting for a: 60 s, 2 ahead in the queue"
         );
     }

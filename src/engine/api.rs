@@ -360,7 +360,7 @@ pub enum EngineError {
         field: &'static str,
     },
     /// A limit is reached. Repeat later.
-    #[error("{what} is at its limit of {limit}")]
+    #[error("limits.{what} is at its limit of {limit}")]
     Exhausted {
         /// What, as the name in `[limits]`.
         what: &'static str,
@@ -369,7 +369,7 @@ pub enum EngineError {
     },
     /// Nine tenths of a limit are in use, and the caller has its share of it. Repeat later.
     #[error(
-        "nine tenths of {what} are in use, and the rest is for clients that have fewer than {share}"
+        "nine tenths of limits.{what} are in use, and the rest is for clients that have fewer than {share}"
     )]
     ShareUsed {
         /// Of what, as the name in `[limits]`.

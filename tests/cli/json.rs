@@ -17,6 +17,37 @@ pub fn names(object: &Value) -> Vec<&str> {
     names
 }
 
+#[test]
+fn a_listing_that_is_cut_says_so() {
+    let world = World::new();
+    let grace = ["--disconnect-grace", "30s"];
+    let mut held: Vec<_> = ["a", "b", "c"]
+        .map(|key| world.start(&[&["lock", key][..], &grace].concat()))
+        .into();
+    for one in &mut held {
+        one.line();
+    }
+    for (list, more) in [
+        (
+            &["locks", "ls"][..],
+            "more than 2 keys are locked (--limit)",
+        ),
+        (&["sessions"], "more than 2 sessions are open (--limit)"),
+    ] {
+        for format in ["text", "json"] {
+            let said = |limit| {
+                let flags = ["--limit", limit, "--output", format];
+                let output = world.run(&[list, &flags].concat());
+                assert!(output.status.success(), "{list:?}: {output:?}");
+                String::from_utf8(output.stderr).unwrap()
+            };
+            assert_eq!(said("3"), "", "{list:?}");
+            assert_eq!(said("2"), format!("fermata: {more}\n"), "{list:?}");
+        }
+    }
+    drop(held);
+}
+
 /// Whoever copies a name from a log or a list gets the queue that it is of.
 #[test]
 fn what_is_shown_of_an_entry_is_its_queue_and_what_became_of_it() {

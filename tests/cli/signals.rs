@@ -154,4 +154,16 @@ fn what_a_command_was_started_to_ignore_stays_ignored_there_and_below() {
     assert_eq!(locked.line(), "out");
     let (ended, said) = locked.end();
     assert!(ended.success(), "{said}");
+
+    // What the standard library changes, too; systemd has services ignore it.
+    for (trap, ignored) in [("", false), ("trap '' PIPE; ", true)] {
+        let command = "exec fermata lock k -- grep SigIgn: /proc/self/status";
+        let mut locked = world.start_shell(&format!("{trap}{command}"));
+        let line = locked.line();
+        let mask = line.strip_prefix("SigIgn:").unwrap().trim();
+        let mask = u64::from_str_radix(mask, 16).unwrap();
+        let bit = 1 << (Signal::SIGPIPE as i32 - 1);
+        assert_eq!(mask & bit != 0, ignored, "{trap}{line}");
+        assert!(locked.end().0.success());
+    }
 }

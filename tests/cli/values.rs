@@ -89,6 +89,30 @@ fn a_write_that_waits_ends_as_a_wait_for_a_lock_does_and_writes_nothing() {
 }
 
 #[test]
+fn a_value_that_cannot_be_read_or_is_too_long_is_not_written() {
+    let world = World::new();
+    world.text(&["put", "k", "before"]);
+    for (put, status, why) in [
+        (
+            "put k - <&-",
+            74,
+            "cannot read the value from stdin: stdin is closed",
+        ),
+        ("put k --file /", 74, "cannot read the value from /"),
+        ("put k --file /dev/zero", 64, "/dev/zero has more than"),
+        ("put k - </dev/zero", 64, "stdin has more than"),
+    ] {
+        let (ended, said) = world.start_shell(&format!("exec fermata {put}")).end();
+        assert_eq!(ended.code(), Some(status), "{put}: {said}");
+        assert!(said.contains(why), "{put}: {said}");
+    }
+    assert_eq!(world.text(&["get", "k"]), "before");
+    let (ended, said) = world.start_shell("exec fermata put k - </dev/null").end();
+    assert!(ended.success(), "{said}");
+    assert_eq!(world.text(&["get", "k"]), "");
+}
+
+#[test]
 fn each_way_in_which_a_lock_ref_is_of_no_use_has_its_status() {
     let world = World::new();
     let held = world.text(&["lock", "k", "--", "sh", "-c", "printf %s $FERMATA_LOCK_REF"]);

@@ -202,10 +202,17 @@ pub fn is_writing_to(pid: i32, descriptor: i32) -> bool {
     })
 }
 
-/// A command that runs.
+/// A command that runs; killed when dropped.
 pub struct Started {
     child: Child,
     stdout: BufReader<std::process::ChildStdout>,
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 impl Started {

@@ -1,12 +1,13 @@
 //! How `serve` starts, refuses to start, and ends.
 
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use fermata_proto::{AcquireLockRequest, CreateLockRefRequest, ReleaseLockRequest};
+use fermata_proto::{AcquireLockRequest, CreateLockRefRequest, LockState, ReleaseLockRequest};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::task::JoinHandle;
@@ -109,6 +110,43 @@ fn refusal(args: &[&str]) -> (i32, String) {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.stdout, b"", "nothing is promised on stdout");
     (output.status.code().unwrap(), said)
+}
+
+/// A log on a full disk, and one whose reader is gone: what happens at a key, or when it stops, happens all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_whose_stderr_takes_nothing_goes_on() {
+    let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
+    for stderr in [full(), Stdio::piped()] {
+        let data = tempfile::tempdir().unwrap();
+        let mut command = serve(&listening_on(data.path()));
+        command
+            .env("FERMATA_CFG_LOG__FILTER", "debug")
+            .stderr(stderr);
+        let mut running = Running::of(command);
+        drop(running.child.stderr.take());
+        let endpoint = format!("http://{}", running.address());
+        let (mut locking, admin) = (
+            client(&endpoint),
+            fermata_client::Client::connect([&endpoint]),
+        );
+        let admin = admin.unwrap();
+        for _ in 0..3 {
+            let create = CreateLockRefRequest {
+                key: "k".to_owned(),
+                ..CreateLockRefRequest::default()
+            };
+            let held = locking.create_lock_ref(create).await.unwrap().into_inner();
+            let name = fermata_client::public_part(&held.lock_ref);
+            assert_eq!(held.state(), LockState::Held);
+            // Which is logged, and in the audit log.
+            let forced = admin.force_release(name, "the log is full", "somebody");
+            forced.await.unwrap();
+        }
+        running.signal(Signal::SIGHUP);
+        running.signal(Signal::SIGTERM);
+        let ended = running.ended_within(Duration::from_secs(20)).await;
+        assert!(ended.success(), "{ended}");
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use fermata_proto::lock_admin_client::LockAdminClient;
 use fermata_proto::lock_service_client::LockServiceClient;
 use tokio::runtime::Handle;
@@ -23,7 +24,7 @@ use super::confirms::Confirms;
 use super::connections::{Connect, Connections, LongCallLimits, LongCallPermit, LongCallStream};
 use super::endpoint::connector;
 use super::error::ConnectError;
-use super::fault::{ServerError, no_answer_within};
+use super::fault::{ServerError, no_answer_within, rounded};
 use super::homes::{self, Homes};
 use super::keep_alive::{KeepAliveLink, KeepAlives};
 use super::last_failure::LastFailure;
@@ -36,6 +37,8 @@ pub(super) const ANSWER_BYTES_MAX: usize = 65 * 1024 * 1024;
 /// The server is told this much less than what is left, so that its answer still comes in time.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(100);
 /// How h2 names it; what a server answers with TLS is no frame.
+/// How rustls says that the other side has ended a connection.
+const ALERT: &str = "received fatal alert: ";
 const FRAME_SIZE_ERROR: &str = "frame with invalid size";
 
 /// A client of the lock service. Cheap to clone; clones share their connections.
@@ -73,8 +76,19 @@ impl std::fmt::Debug for Client {
 fn of_all_attempts(status: Status, total: Duration) -> Status {
     match status.code() {
         Code::DeadlineExceeded => no_answer_within(total),
-        _ => status,
+        _ => {
+            let words = format!("{} (tried for {})", status.message(), rounded(total));
+            let details = Bytes::copy_from_slice(status.details());
+            let metadata = status.metadata().clone();
+            Status::with_details_and_metadata(status.code(), words, details, metadata)
+        }
     }
+}
+
+/// Whether the server has ended a handshake since it does not take the certificate of this client.
+fn is_distrusted(cause: &str) -> bool {
+    let alert = cause.split_once(ALERT).map_or("", |(_, alert)| alert);
+    alert.contains("UnknownCA") || alert.contains("Certificate")
 }
 
 fn metadata_of(options: &ClientOptions) -> CallMetadata {
@@ -461,6 +475,9 @@ impl Client {
         };
         if endpoint.starts_with("http://") && words.contains(FRAME_SIZE_ERROR) {
             words.push_str(" (where the server speaks TLS: https://)");
+        }
+        if is_distrusted(&cause) {
+            words.push_str(" (the server does not trust the certificate of this client)");
         }
         let mut named = Status::new(status.code(), words);
         named.set_source(Arc::new(status));

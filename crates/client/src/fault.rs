@@ -72,7 +72,7 @@ pub(super) fn no_answer_within(span: Duration) -> Status {
 }
 
 /// A span in words: to the millisecond, from a second on to a tenth of one.
-fn rounded(span: Duration) -> String {
+pub(super) fn rounded(span: Duration) -> String {
     let tenths = span.saturating_add(Duration::from_millis(50)).as_millis() / 100;
     let (whole, tenth) = (tenths / 10, tenths % 10);
     match (whole, tenth) {

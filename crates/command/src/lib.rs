@@ -3,12 +3,14 @@
 //!
 //! What a single command does, and anything of the server, must not live here.
 
+pub mod at_start;
 pub mod exit;
 pub mod failure;
 pub mod ignored;
 pub mod output;
 pub mod remote;
 mod span;
+pub mod stdin;
 pub mod stdout;
 
 pub use failure::Failure;

@@ -1,6 +1,7 @@
 //! Which service to talk to, and how to print: the options that all client commands have. They may stand
 //! before the command or after it.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 use std::{env, io};
@@ -139,7 +140,10 @@ impl Remote {
 
     /// The same; what is not given is as in `options`.
     pub fn client_with(&self, options: ClientOptions) -> Result<Client, Failure> {
-        self.client_saying(options, |line| eprintln!("fermata: {line}"))
+        self.client_saying(options, |line| {
+            // Where nobody is left to read it, what goes on goes on.
+            let _ = writeln!(io::stderr(), "fermata: {line}");
+        })
     }
 
     /// The same; what there is to say about it goes to `say`, for who must not wait for stderr.

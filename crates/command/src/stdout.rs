@@ -1,33 +1,43 @@
 //! Stdout, and whether there is one at all.
 
-use std::io::{self, StdoutLock};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::{self, StdoutLock, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 
-static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+use crate::at_start::was_without_stdout;
 
 /// Stdout, to print to.
 ///
 /// # Errors
 ///
 /// This process was started without one (`>&-`), so that whatever was printed would be lost without a word.
-pub fn open() -> io::Result<StdoutLock<'static>> {
-    match WAS_CLOSED.load(Ordering::Relaxed) {
+pub fn open() -> io::Result<Stdout> {
+    match was_without_stdout() {
         true => Err(io::Error::other("stdout is closed")),
-        false => Ok(io::stdout().lock()),
+        false => Ok(Stdout(io::stdout().lock())),
     }
 }
 
-extern "C" fn note_closed() {
-    #[allow(unsafe_code)]
-    // SAFETY: it takes two numbers, and changes nothing.
-    let flags = unsafe { nix::libc::fcntl(nix::libc::STDOUT_FILENO, nix::libc::F_GETFD) };
-    WAS_CLOSED.store(flags == -1, Ordering::Relaxed);
+/// The same, locked. Its errors say that it is stdout which takes nothing, and not a disk of a server.
+#[derive(Debug)]
+pub struct Stdout(StdoutLock<'static>);
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(named)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(named)
+    }
 }
 
-/// Called by the loader: before `main` the standard library opens /dev/null as what is closed, and then it cannot be told from a
-/// stdout that is /dev/null.
-#[allow(unsafe_code)]
-// SAFETY: functions of C are what that section holds, and this one needs nothing of the standard library's runtime.
-#[unsafe(link_section = ".init_array")]
-#[used]
-static NOTE_CLOSED: extern "C" fn() = note_closed;
+impl AsFd for Stdout {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Says of an error that it is of stdout.
+pub fn named(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot write to stdout: {error}"))
+}

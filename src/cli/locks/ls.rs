@@ -7,7 +7,7 @@ use fermata_command::{Failure, Remote};
 use fermata_proto as proto;
 
 use super::{IDENTITY, age, durability, lease_left, parse_count, short, with_identities};
-use crate::cli::views;
+use crate::cli::{aside, views};
 
 const HELP: &str = "\
 Exit status: 0; 64 malformed; 66 no such table; 69 no server; 74 it cannot be
@@ -51,12 +51,22 @@ pub struct Args {
 pub async fn run(args: Args) -> Result<(), Failure> {
     let client = args.remote.client()?;
     let table = args.remote.table();
-    let locks = client
-        .list_locks(&table, &args.prefix, args.contended, args.limit)
+    // One more shows whether there are more.
+    let asked = args.limit.saturating_add(1);
+    let mut locks = client
+        .list_locks(&table, &args.prefix, args.contended, asked)
         .await?;
+    let left_out = locks.len() > args.limit;
+    locks.truncate(args.limit);
     match args.remote.format() {
         Format::Json => print_json(&views::locks(&locks))?,
         Format::Text => print_text(&list(&locks, SystemTime::now(), colour()))?,
+    }
+    if left_out {
+        aside::say(&format!(
+            "more than {} keys are locked (--limit)",
+            args.limit
+        ));
     }
     Ok(())
 }

@@ -98,7 +98,7 @@ async fn what_renewals_failed_with_is_forgotten_once_the_validity_grows() {
         world.fake.always(method, refused);
     }
     assert_eq!(guard.last_failure(), None);
-    tokio::time::sleep(secs(15)).await;
+    tokio::time::sleep(secs(22)).await;
     let failure = guard.last_failure().unwrap();
     assert!(failure.message.contains("away"), "{failure}");
     // Its put asks for the new grant, which promises more.
