@@ -29,6 +29,7 @@ mod token;
 mod value;
 mod views;
 mod waiting;
+mod waiting_line;
 
 use std::ffi::OsString;
 use std::io::Write as _;

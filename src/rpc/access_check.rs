@@ -5,12 +5,13 @@
 //! were checked there.
 
 use std::sync::Arc;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use tokio::time::Instant;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
 
 use super::calls::{ByForce, Target, Words};
@@ -30,38 +31,44 @@ const AUDIT: &str = "fermata::audit";
 /// So much of a path is written.
 const PATH_BYTES_MAX: usize = 128;
 
-/// How many refusals of each kind are written a second. Of more it is said how many there were: whoever is refused must not fill a disk.
-const REFUSALS_A_SECOND: u32 = 20;
+/// How many refusals of each kind are written a second, and how many of one client. Of more it is said how many there were: whoever is
+/// refused must not fill a disk, nor hide the others.
+const REFUSALS_A_SECOND: usize = 20;
+const OF_ONE_A_SECOND: usize = 10;
+
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct AccessCheck {
     access: Access,
     /// Of logins, and of calls: whoever is not let in must not hide what those do who are.
-    logins: Arc<Mutex<Refusals>>,
-    calls: Arc<Mutex<Refusals>>,
+    logins: Refusals,
+    calls: Refusals,
 }
+
+/// Those of one kind.
+#[derive(Clone, Debug)]
+struct Refusals(Arc<Mutex<RefusedLately>>);
 
 /// Those of the present second.
 #[derive(Debug)]
-struct Refusals {
+struct RefusedLately {
     since: Instant,
-    written: u32,
+    /// Whose were written.
+    written: Vec<Box<str>>,
     left_out: u64,
+    /// Somebody will say how many were left out.
+    is_awaited: bool,
 }
 
 impl AccessCheck {
     /// By this policy.
     pub fn new(access: Access) -> AccessCheck {
-        let none = || Refusals {
-            since: Instant::now(),
-            written: 0,
-            left_out: 0,
-        };
         AccessCheck {
             access,
-            logins: Arc::new(Mutex::new(none())),
-            calls: Arc::new(Mutex::new(none())),
+            logins: Refusals::new(),
+            calls: Refusals::new(),
         }
     }
 
@@ -88,7 +95,7 @@ impl AccessCheck {
         };
         login.map_err(|why| {
             let from = caller.map_or("", |caller| &*caller.from);
-            if let Some(left_out) = is_to_be_written(&self.logins) {
+            if let Some(left_out) = self.logins.are_to_be_written(who("", from)) {
                 let path = beginning(path);
                 let why = why.to_string();
                 tracing::warn!(target: AUDIT, from, path, why, left_out, "a login was refused");
@@ -125,7 +132,7 @@ impl AccessCheck {
         }
         let (identity, from) = (&*login.identity, &*login.from);
         let denied = status::denied(identity, ways, scope);
-        if let Some(left_out) = is_to_be_written(&self.calls) {
+        if let Some(left_out) = self.calls.are_to_be_written(who(identity, from)) {
             let why = denied.message();
             tracing::warn!(target: AUDIT, identity, from, why, left_out, "a call was denied");
         }
@@ -142,7 +149,10 @@ impl AccessCheck {
     /// The status of a login that does not count any more.
     fn has_ended(&self, login: &Login, why: LoginRefused) -> Status {
         let ended = status::login_ended(why);
-        if let Some(left_out) = is_to_be_written(&self.logins) {
+        if let Some(left_out) = self
+            .logins
+            .are_to_be_written(who(&login.identity, &login.from))
+        {
             let (identity, from) = (&*login.identity, &*login.from);
             let why = ended.message();
             tracing::warn!(target: AUDIT, identity, from, why, left_out, "a login has ended");
@@ -190,7 +200,7 @@ impl AccessCheck {
 
     /// A client showed a certificate that was verified, and says of nobody who that is. Its connection goes on, as one without.
     pub fn certificate_refused(&self, from: &str, why: &str) {
-        if let Some(left_out) = is_to_be_written(&self.logins) {
+        if let Some(left_out) = self.logins.are_to_be_written(who("", from)) {
             tracing::warn!(target: AUDIT, from, why, left_out, "a client certificate was not taken for a login");
         }
     }
@@ -202,7 +212,7 @@ impl AccessCheck {
         if identity.is_empty() || !status::is_never_issued(status) {
             return;
         }
-        if let Some(left_out) = is_to_be_written(&self.calls) {
+        if let Some(left_out) = self.calls.are_to_be_written(who(identity, from)) {
             let entry = lock_ref;
             tracing::warn!(target: AUDIT, identity, from, %entry, left_out, "a lockRef was refused that is not the caller's");
         }
@@ -210,7 +220,7 @@ impl AccessCheck {
 
     /// A connection was refused: the certificate of whoever is at its other end is not trusted, or there is another fault.
     pub fn connection_refused(&self, from: &str, why: &str) {
-        if let Some(left_out) = is_to_be_written(&self.logins) {
+        if let Some(left_out) = self.logins.are_to_be_written(who("", from)) {
             tracing::warn!(target: AUDIT, from, why, left_out, "a connection was refused");
         }
     }
@@ -228,20 +238,66 @@ pub(super) fn is_open(path: &str) -> bool {
     path.starts_with(OPEN)
 }
 
-/// How many were left out since one was written; `None` where this one is left out as well.
-fn is_to_be_written(refusals: &Mutex<Refusals>) -> Option<u64> {
-    let mut refusals = refusals.lock().unwrap_or_else(PoisonError::into_inner);
-    let now = Instant::now();
-    if now.duration_since(refusals.since) >= Duration::from_secs(1) {
-        refusals.since = now;
-        refusals.written = 0;
+impl Refusals {
+    fn new() -> Refusals {
+        Refusals(Arc::new(Mutex::new(RefusedLately {
+            since: Instant::now(),
+            written: Vec::new(),
+            left_out: 0,
+            is_awaited: false,
+        })))
     }
-    if refusals.written >= REFUSALS_A_SECOND {
-        refusals.left_out += 1;
-        return None;
+
+    fn lately(&self) -> MutexGuard<'_, RefusedLately> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    refusals.written += 1;
-    Some(std::mem::take(&mut refusals.left_out))
+
+    /// How many were left out since one was written; `None` where this one, of `who`, is left out as well.
+    fn are_to_be_written(&self, who: &str) -> Option<u64> {
+        let mut lately = self.lately();
+        let now = Instant::now();
+        if now.duration_since(lately.since) >= SECOND {
+            lately.since = now;
+            lately.written.clear();
+        }
+        let of_it = lately.written.iter().filter(|one| &***one == who).count();
+        if lately.written.len() >= REFUSALS_A_SECOND || of_it >= OF_ONE_A_SECOND {
+            lately.left_out += 1;
+            if !std::mem::replace(&mut lately.is_awaited, true) {
+                self.say_later();
+            }
+            return None;
+        }
+        lately.written.push(who.into());
+        Some(std::mem::take(&mut lately.left_out))
+    }
+
+    /// Says how many were left out, should none be written that does.
+    fn say_later(&self) {
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        let refusals = self.clone();
+        runtime.spawn(async move {
+            sleep(SECOND).await;
+            let left_out = {
+                let mut lately = refusals.lately();
+                lately.is_awaited = false;
+                std::mem::take(&mut lately.left_out)
+            };
+            if left_out > 0 {
+                tracing::warn!(target: AUDIT, left_out, "more was refused");
+            }
+        });
+    }
+}
+
+/// Whose a refusal is: of a client by its identity, else by the machine that it calls from.
+fn who<'a>(identity: &'a str, from: &'a str) -> &'a str {
+    match identity {
+        "" => from.rsplit_once(':').map_or(from, |(machine, _)| machine),
+        identity => identity,
+    }
 }
 
 /// An entry or a session was ended by force, or was to be. That it was denied is written where that is found out.
@@ -331,14 +387,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_refused_often_fills_no_log() {
+    async fn who_is_refused_often_fills_no_log_and_hides_nobody() {
         let check = AccessCheck::open();
-        let written = (0..50).filter_map(|_| is_to_be_written(&check.logins));
-        assert_eq!(written.collect::<Vec<_>>(), vec![0; 20]);
-        // The others are not hidden by that.
-        assert_eq!(is_to_be_written(&check.calls), Some(0));
-        tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(is_to_be_written(&check.logins), Some(30));
-        assert_eq!(is_to_be_written(&check.logins), Some(0));
+        let written = |of, times: usize| {
+            let written = (0..times).filter_map(|_| check.calls.are_to_be_written(of));
+            written.collect::<Vec<_>>()
+        };
+        assert_eq!(written("one", 50), vec![0; 10]);
+        assert_eq!(written("another", 1), [40]);
+        assert_eq!(written("many", 50), vec![0; 9]);
+        assert!(written("too late", 1).is_empty());
+        // Of the other kind there is as much room.
+        assert_eq!(check.logins.are_to_be_written("one"), Some(0));
+        // What nobody said since is said by itself.
+        let left_out = || check.calls.lately().left_out;
+        assert_eq!(left_out(), 42);
+        tokio::time::sleep(2 * SECOND).await;
+        assert_eq!(left_out(), 0);
+        assert_eq!(written("one", 1), [0]);
+    }
+
+    #[test]
+    fn whoever_has_no_identity_is_the_machine_that_it_calls_from() {
+        assert_eq!(who("ann", "10.0.0.1:5"), "ann");
+        assert_eq!(who("", "10.0.0.1:5"), "10.0.0.1");
+        assert_eq!(who("", "[::1]:5"), "[::1]");
+        assert_eq!(who("", "unix, process 7"), "unix, process 7");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fermata::engine::{EngineError, LeaseId, SessionCall, WatchEvent};
 use fermata::limits::Limits;
-use fermata::lock::{EndReason, EndedAs, LockRef, SessionId, Tag};
+use fermata::lock::{EndReason, EndedAs, SessionId};
 use fermata::store::SessionStore as _;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -509,31 +509,6 @@ async fn an_open_wait_keeps_a_disconnected_session_until_it_ends() {
     clock.advance(GRACE - STEP / 2).await;
     assert_eq!(world.engine.counts().sessions, 1);
     clock.advance(STEP).await;
-    until_no_row(&world).await;
-}
-
-/// The number of an entry is in listings.
-#[tokio::test]
-async fn whoever_has_the_number_of_an_entry_alone_keeps_no_session_alive() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
-    let session = world.open_session(10_000).await;
-    let held = world.create_in(session, "k").await;
-    let guessed = LockRef {
-        tag: Tag::from_bits(7),
-        ..held.clone()
-    };
-    // It would take what was guessed for a second entry with that number.
-    world.history.leave_unchecked();
-    let never = Some(EngineError::NeverIssued);
-    for _ in 0..4 {
-        assert_eq!(world.engine.watch(&guessed).await.err(), never);
-        let waited = world.engine.acquire(&guessed, TTL, false).await;
-        assert_eq!(waited.err(), never);
-        clock.advance(TTL / 5).await;
-    }
-    assert_eq!(world.engine.counts().sessions, 1);
-    clock.advance(TTL / 5 + STEP).await;
     until_no_row(&world).await;
 }
 

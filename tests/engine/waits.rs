@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fermata::engine::{Acquired, CreateCall, EngineError, LeaseId, LockStatus, WatchEvent};
-use fermata::lock::{EndReason, EndedAs, LockRef, Seq};
+use fermata::lock::{EndReason, EndedAs, LockRef, Seq, Tag};
 use tokio::task::JoinHandle;
 
 use super::manual_clock::ManualClock;
@@ -30,6 +30,34 @@ async fn a_holder_that_came_but_cannot_be_granted_the_lock_yet_is_not_evicted_as
     world.store.hold_reads(false);
     let held = soon(acquire).await.unwrap().unwrap().lock_ref;
     assert_eq!(world.get(&held).await, Ok(Some("v".to_owned())));
+}
+
+/// The number of an entry is in listings.
+#[tokio::test]
+async fn whoever_has_the_number_of_an_entry_alone_keeps_no_session_alive() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = world.open_session(30_000).await;
+    let held = world.create_in(session, "k").await;
+    let guessed = LockRef {
+        tag: Tag::from_bits(7),
+        ..held.clone()
+    };
+    // It would take what was guessed for a second entry with that number.
+    world.history.leave_unchecked();
+    let never = Some(EngineError::NeverIssued);
+    for _ in 0..4 {
+        assert_eq!(world.engine.watch(&guessed).await.err(), never);
+        let waited = world.engine.acquire(&guessed, TTL, false).await;
+        assert_eq!(waited.err(), never);
+        clock.advance(TTL / 5).await;
+    }
+    assert_eq!(world.engine.counts().sessions, 1);
+    clock.advance(TTL / 5 + STEP).await;
+    until("the session has ended", || async {
+        world.engine.counts().sessions == 0
+    })
+    .await;
 }
 
 /// An acquire that waits, in a task of its own.

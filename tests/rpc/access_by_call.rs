@@ -119,10 +119,10 @@ fn table() -> Vec<Needs> {
                 lock_refs: vec![has.held.lock_ref.clone()],
             }))
         }),
-        needs(Nowhere, &[], |has| {
+        needs(Keys, &["lock"], |has| {
             Carried(release(&has.held.lock_ref, None))
         }),
-        needs(Keys, &["write"], |has| {
+        needs(Keys, &["lock", "write"], |has| {
             let put = Mutation {
                 value: "the last one".into(),
                 delete: false,

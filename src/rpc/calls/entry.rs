@@ -10,7 +10,6 @@ use fermata_proto::{
 };
 use prost::Message;
 use tokio::time::Instant;
-use tonic::Code;
 
 use super::{CallContext, Target, UnaryCall};
 use crate::access::{Verb, Verbs};
@@ -131,19 +130,8 @@ impl UnaryCall for ReleaseLock {
     }
 
     fn needs(&self) -> Verbs {
-        // What one made one may give back, whatever the rules have become.
-        Verbs::NONE.and(self.put.is_some(), Verb::Write)
-    }
-
-    fn needs_to_hear(&self, came: Result<&ReleaseLockResponse, Code>) -> Verbs {
-        // It would tell anybody how many entries a key has had.
-        match came {
-            Ok(ReleaseLockResponse {
-                already_released: true,
-            })
-            | Err(Code::NotFound | Code::FailedPrecondition) => Verb::Lock.into(),
-            Ok(_) | Err(_) => Verbs::NONE,
-        }
+        // A key that nobody has in memory is taken over for it.
+        Verbs::from(Verb::Lock).and(self.put.is_some(), Verb::Write)
     }
 
     fn is_write(&self) -> bool {

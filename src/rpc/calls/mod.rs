@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use prost::Message;
 use tokio::time::Instant;
-use tonic::{Code, Status};
+use tonic::Status;
 use tracing::Span;
 use tracing::field::display;
 
@@ -134,11 +134,6 @@ pub trait UnaryCall: Sized + Send + Sync + 'static {
 
     /// What its caller must be allowed to do to that.
     fn needs(&self) -> Verbs;
-
-    /// What its caller must be allowed besides, to hear that this came of it: where nothing was changed.
-    fn needs_to_hear(&self, _came: Result<&Self::Answer, Code>) -> Verbs {
-        Verbs::NONE
-    }
 
     /// It writes a value: what may have been done is not done once more.
     fn is_write(&self) -> bool {

@@ -11,7 +11,7 @@ use tracing::Span;
 use super::homes::{Homes, KnownHome};
 use super::hops::{self, ForwardOutcome, Step, route};
 use super::served::Served;
-use crate::access::{Login, Verb, Verbs};
+use crate::access::{Login, Verb};
 use crate::clock::Ids;
 use crate::engine::{Engine, EngineError, Peer, Presence, Watch};
 use crate::limits::Limits;
@@ -22,6 +22,7 @@ use crate::rpc::calls::{AcquireLock, CallContext, Target, UnaryCall};
 use crate::rpc::deadline::{Deadline, by, by_or};
 use crate::rpc::peer::PeerClient;
 use crate::rpc::peer::proto::ForwardWatchResponse;
+use crate::rpc::status;
 
 /// In which metadata a client may say in which zone it is: its keys move there, rather than to where it was asked (H8).
 const ZONE: &str = "fermata-zone";
@@ -137,33 +138,25 @@ impl Router {
         if !call.waits() {
             self.check.check(login, needs, &target)?;
             let came = made.await;
-            return self.heard(call, login, &target, came);
+            self.note_refused(login, &target, &came);
+            return came;
         }
         // What was allowed when a wait began may be so no more.
         tokio::select! {
             biased;
             refused = self.check.until_refused(login, needs, &target) => Err(refused),
-            came = made => self.heard(call, login, &target, came),
+            came = made => {
+                self.note_refused(login, &target, &came);
+                came
+            }
         }
     }
 
-    /// What came of a call, unless its caller must not know; in the audit log where that used a lockRef that it was never given.
-    fn heard<C: UnaryCall>(
-        &self,
-        call: &C,
-        login: &Login,
-        target: &Target,
-        came: Result<Served<C::Answer>, Status>,
-    ) -> Result<Served<C::Answer>, Status> {
-        let answer = came.as_ref().map(|served| &served.answer);
-        let needs = call.needs_to_hear(answer.map_err(|status| status.code()));
-        if needs != Verbs::NONE {
-            self.check.check(login, needs, target)?;
-        }
-        if let (Err(status), Target::LockRef(lock_ref)) = (&came, target) {
+    /// A call about a lockRef that its caller was never given is in the audit log.
+    fn note_refused<A>(&self, login: &Login, target: &Target, came: &Result<A, Status>) {
+        if let (Err(status), Target::LockRef(lock_ref)) = (came, target) {
             self.check.note_refused(login, lock_ref, status);
         }
-        came
     }
 
     /// As [`Router::make_part`], of what needs no more than the secret of its entry: its end.
@@ -213,9 +206,13 @@ impl Router {
             tracing::debug!(replica = %peer.id, ?came, "renewals were not forwarded in one call");
             return calls.iter().map(|_| None).collect();
         };
-        let each = each.into_iter().map(|came| match came {
+        let each = calls.iter().zip(each).map(|(call, came)| match came {
             ForwardOutcome::Answered(served) => Some(Ok(served.answer)),
-            ForwardOutcome::Refused(refusal) => Some(Err(refusal)),
+            ForwardOutcome::Refused(refusal) => {
+                let refused = Err(refusal);
+                self.note_refused(&context.login, &call.target(), &refused);
+                Some(refused)
+            }
             ForwardOutcome::Elsewhere { .. }
             | ForwardOutcome::NotAsked(_)
             | ForwardOutcome::Unknown(_) => None,
@@ -252,9 +249,7 @@ impl Router {
         };
         let answer_by = context.deadline.answer_within(self.limits.call_max());
         let begun = by(answer_by, route(&self.engine, &self.homes, &step)).await;
-        if let Err(status) = &begun {
-            self.check.note_refused(&context.login, lock_ref, status);
-        }
+        self.note_refused(&context.login, &step.target, &begun);
         begun
     }
 }
@@ -284,7 +279,11 @@ impl<C: UnaryCall> Step for CallStep<'_, C> {
     }
 
     fn failed(&self, error: EngineError) -> Result<Self::Answer, Status> {
+        let refused = Err::<(), _>(status::of_engine(&error));
         let answer = self.call.failed(error)?;
+        // Else it is noted of the status.
+        let login = &self.context.login;
+        self.router.note_refused(login, &self.target, &refused);
         Ok(Served { answer, home: None })
     }
 
