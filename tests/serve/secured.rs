@@ -510,21 +510,23 @@ async fn what_cannot_be_used_leaves_in_force_what_was_and_a_hangup_ends_nothing(
 
     // What is logged is said anew as well.
     assert!(!server.log().contains(" DEBUG "));
+    let said = |what| server.log().matches(what).count();
+    let (taken, refused) = (
+        "log.filter: what is there now is in force",
+        "log.filter: what is there now cannot be used",
+    );
+    until("it was taken at the hangup", || said(taken) == 1).await;
     replace(
         &server.files.path("config"),
         "[log]\nfilter = \"fermata=debug\"\n",
     );
     server.signal(Signal::SIGHUP);
-    until("the filter is in force", || {
-        server.log().contains("log.filter: what is there now")
-    })
-    .await;
+    until("the filter is in force", || said(taken) == 2).await;
     assert!(reached().await);
     until("more is logged", || server.log().contains(" DEBUG ")).await;
     replace(&server.files.path("config"), "[log]\nfilter = \"x=loud\"\n");
     server.signal(Signal::SIGHUP);
-    let said = |server: &Server| server.log().matches("log.filter: ").count();
-    until("a filter that is none", || said(&server) > 1).await;
+    until("a filter that is none", || said(refused) == 1).await;
     assert!(reached().await);
 }
 
