@@ -15,7 +15,7 @@ pub struct Origin {
     pub address: Option<IpAddr>,
     /// Who its certificate says it is, where that was verified.
     pub certificate: Option<Arc<str>>,
-    /// A certificate was verified, and says not who it is of.
+    /// A certificate was verified, and does not say whose it is.
     pub is_unnamed: bool,
     /// The user at the other end of a Unix socket.
     pub unix_user: Option<u32>,
@@ -90,7 +90,7 @@ pub enum LoginRefused {
     UnknownToken,
     /// The certificate is nobody's.
     #[error(
-        "the client certificate is trusted, but says not who it is of: it needs a subject, or one SPIFFE id"
+        "the client certificate is trusted, but does not say whose it is: it needs a subject, or one SPIFFE id"
     )]
     Unnamed,
     /// What came as `authorization` is no token.

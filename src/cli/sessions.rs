@@ -104,7 +104,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
     }
     if left_out {
         aside::say(&format!(
-            "more than {} sessions are open (--limit)",
+            "only the first {} sessions are shown (--limit)",
             args.limit
         ));
     }

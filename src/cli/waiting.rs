@@ -213,6 +213,7 @@ impl LockFlags {
         let limit = self.limit();
         let end = limit.map(|limit| client.clock().now().after(limit));
         let mut entry = take_entry(self.enqueue(client, table, key), key, signals, aside).await?;
+        let failing = entry.wait_failure();
         let limit = end.map(|end| client.clock().now().until(end));
         let shown = limit != Some(Duration::ZERO) && !self.quiet;
         let watched = AwaitedKey {
@@ -229,7 +230,7 @@ impl LockFlags {
                 format!("{signal} while waiting for {key}; the queue entry is released"),
             ),
             Err(Unlocked::Wait(WaitError::TimedOut { position })) => {
-                self.conflict(key, position, client.last_failure())
+                self.conflict(key, position, failing.get())
             }
             Err(Unlocked::Wait(error)) => Failure::from(error),
         };
@@ -369,6 +370,7 @@ async fn wait(
     signals: &mut Signals,
 ) -> Result<LockGuard, Unlocked> {
     let reported: Mutex<Option<Progress>> = Mutex::new(None);
+    let failing = entry.wait_failure();
     let mut line = Line::new((watched.key, watched.aside), client.clock().now());
     let mut asking = watched.shown.then(|| watched.ask(client));
     let mut asked_at = client.clock().now();
@@ -397,7 +399,7 @@ async fn wait(
                 };
                 let reported = *reported.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(reported) = reported && watched.shown {
-                    line.show(reported, client);
+                    line.show(reported, client.clock().now(), failing.get());
                 }
             }
             _ = tick.tick() => {
@@ -406,7 +408,7 @@ async fn wait(
                 // The first line is to name who holds it, as far as that is known at once.
                 let waits_for_name = !is_named && asking.is_some();
                 if let Some(reported) = reported && watched.shown && !waits_for_name {
-                    line.show(reported, client);
+                    line.show(reported, client.clock().now(), failing.get());
                 }
                 let is_due = asking.is_none() && asked_at.until(now) >= HOLDER_EVERY;
                 if watched.shown && is_due && !is_hidden {

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-use fermata_client::{Client, Moment, Progress};
+use fermata_client::{Moment, Progress, ServerError};
 use fermata_command::output::{moves_cursor, one_line};
 
 use super::aside::Aside;
@@ -37,9 +37,9 @@ impl<'a> Line<'a> {
         }
     }
 
-    pub fn show(&mut self, reported: Progress, client: &Client) {
-        let now = client.clock().now();
-        let silent = client.last_failure().map(|why| one_line(&why.to_string()));
+    /// `failed`: the wait does not come through.
+    pub fn show(&mut self, reported: Progress, now: Moment, failed: Option<ServerError>) {
+        let silent = failed.map(|why| one_line(&why.to_string()));
         let others = match &silent {
             Some(why) => Others::Unseen(why),
             None => Others::Seen(self.holder.as_deref()),

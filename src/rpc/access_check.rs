@@ -49,7 +49,10 @@ pub struct AccessCheck {
 
 /// Those of one kind.
 #[derive(Clone, Debug)]
-struct Refusals(Arc<Mutex<RefusedLately>>);
+struct Refusals {
+    what: &'static str,
+    lately: Arc<Mutex<RefusedLately>>,
+}
 
 /// Those of the present second.
 #[derive(Debug)]
@@ -67,8 +70,8 @@ impl AccessCheck {
     pub fn new(access: Access) -> AccessCheck {
         AccessCheck {
             access,
-            logins: Refusals::new(),
-            calls: Refusals::new(),
+            logins: Refusals::of("logins"),
+            calls: Refusals::of("calls"),
         }
     }
 
@@ -239,17 +242,21 @@ pub(super) fn is_open(path: &str) -> bool {
 }
 
 impl Refusals {
-    fn new() -> Refusals {
-        Refusals(Arc::new(Mutex::new(RefusedLately {
+    fn of(what: &'static str) -> Refusals {
+        let none = RefusedLately {
             since: Instant::now(),
             written: Vec::new(),
             left_out: 0,
             is_awaited: false,
-        })))
+        };
+        Refusals {
+            what,
+            lately: Arc::new(Mutex::new(none)),
+        }
     }
 
     fn lately(&self) -> MutexGuard<'_, RefusedLately> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lately.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many were left out since one was written; `None` where this one, of `who`, is left out as well.
@@ -263,19 +270,17 @@ impl Refusals {
         let of_it = lately.written.iter().filter(|one| &***one == who).count();
         if lately.written.len() >= REFUSALS_A_SECOND || of_it >= OF_ONE_A_SECOND {
             lately.left_out += 1;
-            if !std::mem::replace(&mut lately.is_awaited, true) {
-                self.say_later();
-            }
+            lately.is_awaited = lately.is_awaited || self.say_later();
             return None;
         }
         lately.written.push(who.into());
         Some(std::mem::take(&mut lately.left_out))
     }
 
-    /// Says how many were left out, should none be written that does.
-    fn say_later(&self) {
+    /// Says how many were left out, should none be written that does; whether it will.
+    fn say_later(&self) -> bool {
         let Ok(runtime) = Handle::try_current() else {
-            return;
+            return false;
         };
         let refusals = self.clone();
         runtime.spawn(async move {
@@ -286,9 +291,10 @@ impl Refusals {
                 std::mem::take(&mut lately.left_out)
             };
             if left_out > 0 {
-                tracing::warn!(target: AUDIT, left_out, "more was refused");
+                tracing::warn!(target: AUDIT, left_out, "more {} were refused", refusals.what);
             }
         });
+        true
     }
 }
 

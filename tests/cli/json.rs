@@ -30,9 +30,12 @@ fn a_listing_that_is_cut_says_so() {
     for (list, more) in [
         (
             &["locks", "ls"][..],
-            "more than 2 keys are locked (--limit)",
+            "only the first 2 keys are shown (--limit)",
         ),
-        (&["sessions"], "more than 2 sessions are open (--limit)"),
+        (
+            &["sessions"],
+            "only the first 2 sessions are shown (--limit)",
+        ),
     ] {
         for format in ["text", "json"] {
             let said = |limit| {

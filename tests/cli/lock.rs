@@ -242,14 +242,14 @@ fn a_wait_says_that_no_server_answers() {
     let mut world = World::new();
     let mut holder = world.start(&["lock", "k"]);
     holder.line();
-    let waiting = world.start(&["lock", "-w", "4", "k", "--", "true"]);
+    let waiting = world.start(&["lock", "-w", "12", "k", "--", "true"]);
     world.await_queue("k", (1, 1));
     world.kill_server();
     let (ended, said) = waiting.end();
     assert_eq!(ended.code(), Some(124), "{said}");
     let line = "1 ahead in the queue when a server answered last; trying again: ";
     assert!(said.contains(line), "{said}");
-    let end = "k was not locked within 4s (--wait; 1 ahead when a server answered last): ";
+    let end = "k was not locked within 12s (--wait; 1 ahead when a server answered last): ";
     assert!(said.contains(end), "{said}");
     drop(holder);
 }

@@ -2,7 +2,7 @@
 //! listings, answers to others, refusals and its log, is of no use to an intruder.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fermata_client::public_part;
 use fermata_proto::lock_admin_client::LockAdminClient;
@@ -336,12 +336,14 @@ async fn whatever_is_shown_of_a_lock_or_a_session_lets_nobody_act_for_it() {
     let shrunk = Duration::from_secs(1);
     let begun = leases(&mut admin).await;
     assert_eq!(begun.len(), 4, "{begun:?}");
+    let started = Instant::now();
     let mut before = begun.clone();
     while before
         .iter()
         .any(|(name, left)| *left + shrunk > begun[name])
     {
         tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(started.elapsed() < shrunk * 20, "{begun:?}, {before:?}");
         before = leases(&mut admin).await;
     }
 

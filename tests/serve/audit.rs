@@ -181,7 +181,7 @@ async fn the_audit_log_says_who_did_what_from_where_and_what_came_of_it() {
         ..ClientOptions::default()
     });
     let denied = unnamed.list_sessions(1).await.unwrap_err();
-    let why = "the client certificate is trusted, but says not who it is of";
+    let why = "the client certificate is trusted, but does not say whose it is";
     assert!(denied.to_string().contains(why), "{denied}");
     let refused = "a client certificate was not taken for a login";
     let why = "it names nobody: it has no subject and no SPIFFE id";

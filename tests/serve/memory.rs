@@ -85,11 +85,14 @@ async fn bounded(
     let hogs = hogs.await.unwrap();
     section(client).await;
     let taken = most_taken(server.pid());
+    assert!(sections > 0, "{method}: nothing went on meanwhile");
     let ended = [&hogs.0, &hogs.1].iter().filter(|io| io.is_none()).count();
     println!(
         "{method}: {} MiB, {sections} sections, {ended} connections ended",
         taken / MIB
     );
+    // Each was answered, with a refusal where there was no room.
+    assert_eq!(ended, 0, "{method}");
     assert!(taken < TAKEN_MAX, "{} MiB", taken / MIB);
 }
 
@@ -136,8 +139,12 @@ async fn answers_that_nobody_reads_take_no_more_memory_than_is_allowed_and_other
     bounded(&server, &mut client, "Get", get).await;
 }
 
-/// An answer of the largest page is of more than 1 MB.
+/// An answer of the largest page is of more than 1 MB, and as long as the test lasts.
 const LISTED: usize = 1_000;
+const LISTED_TTL: prost_types::Duration = prost_types::Duration {
+    seconds: 600,
+    nanos: 0,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn listings_that_nobody_reads_take_no_more_memory_than_is_allowed_and_others_go_on() {
@@ -146,6 +153,7 @@ async fn listings_that_nobody_reads_take_no_more_memory_than_is_allowed_and_othe
     for n in 0..LISTED {
         let create = CreateLockRefRequest {
             key: format!("{n:01024}"),
+            ttl: Some(LISTED_TTL),
             ..Default::default()
         };
         client.create_lock_ref(create).await.unwrap();

@@ -16,6 +16,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status, TimeoutExpired};
 use tonic_health::pb::health_client::HealthClient;
 
+use super::alert::refused_certificate;
 use super::answer::Acquired;
 use super::background::Background;
 use super::call_metadata::CallMetadata;
@@ -37,8 +38,6 @@ pub(super) const ANSWER_BYTES_MAX: usize = 65 * 1024 * 1024;
 /// The server is told this much less than what is left, so that its answer still comes in time.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(100);
 /// How h2 names it; what a server answers with TLS is no frame.
-/// How rustls says that the other side has ended a connection.
-const ALERT: &str = "received fatal alert: ";
 const FRAME_SIZE_ERROR: &str = "frame with invalid size";
 
 /// A client of the lock service. Cheap to clone; clones share their connections.
@@ -73,22 +72,20 @@ impl std::fmt::Debug for Client {
 }
 
 /// What the last attempt says, where it was cut short by the end of the whole: of that it is to speak.
-fn of_all_attempts(status: Status, total: Duration) -> Status {
+fn of_all_attempts(status: Status, total: Duration, took: Duration) -> Status {
     match status.code() {
         Code::DeadlineExceeded => no_answer_within(total),
         _ => {
-            let words = format!("{} (tried for {})", status.message(), rounded(total));
+            let words = format!("{} (tried for {})", status.message(), rounded(took));
             let details = Bytes::copy_from_slice(status.details());
             let metadata = status.metadata().clone();
-            Status::with_details_and_metadata(status.code(), words, details, metadata)
+            let mut told =
+                Status::with_details_and_metadata(status.code(), words, details, metadata);
+            // By it a call that did not come through is told from one that was answered.
+            told.set_source(Arc::new(status));
+            told
         }
     }
-}
-
-/// Whether the server has ended a handshake since it does not take the certificate of this client.
-fn is_distrusted(cause: &str) -> bool {
-    let alert = cause.split_once(ALERT).map_or("", |(_, alert)| alert);
-    alert.contains("UnknownCA") || alert.contains("Certificate")
 }
 
 fn metadata_of(options: &ClientOptions) -> CallMetadata {
@@ -476,8 +473,8 @@ impl Client {
         if endpoint.starts_with("http://") && words.contains(FRAME_SIZE_ERROR) {
             words.push_str(" (where the server speaks TLS: https://)");
         }
-        if is_distrusted(&cause) {
-            words.push_str(" (the server does not trust the certificate of this client)");
+        if let Some(why) = refused_certificate(&cause) {
+            words.push_str(&format!(" ({why})"));
         }
         let mut named = Status::new(status.code(), words);
         named.set_source(Arc::new(status));
@@ -495,7 +492,8 @@ impl Client {
         F: FnMut(Attempt) -> Fut,
         Fut: Future<Output = Result<Response<T>, Status>>,
     {
-        let end = self.now().after(total);
+        let begun = self.now();
+        let end = begun.after(total);
         let mut backoff = Backoff::new();
         let mut before: Option<Status> = None;
         loop {
@@ -517,7 +515,7 @@ impl Client {
             };
             let pause = backoff.next(not_before);
             if pause >= self.now().until(end) {
-                return Err(of_all_attempts(status, total));
+                return Err(of_all_attempts(status, total, begun.until(self.now())));
             }
             before = Some(status.clone());
             tracing::debug!(code = ?status.code(), ?pause, "repeating a call");

@@ -11,6 +11,7 @@ use super::connect::Client;
 use super::error::{CreateError, LockError, ReleaseError, WaitError};
 use super::fault::Fault;
 use super::guard::LockGuard;
+use super::last_failure::WaitFailure;
 use super::lease::LeaseWatch;
 use super::request::LockRequest;
 use super::secret_text::Shown;
@@ -32,6 +33,7 @@ pub struct QueueEntry {
     pub(super) request: LockRequest,
     request_id: Uuid,
     pub(super) phase: EntryPhase,
+    pub(super) wait_failure: WaitFailure,
 }
 
 /// Whether there is an entry to wait with.
@@ -159,6 +161,7 @@ impl QueueEntry {
             request,
             request_id,
             phase: EntryPhase::Taken,
+            wait_failure: WaitFailure::default(),
         })
     }
 
@@ -226,6 +229,11 @@ impl QueueEntry {
             LockStatus::Held { .. } => 0,
             LockStatus::Waiting { position } => position,
         }
+    }
+
+    /// Says, while a wait goes on, why it does not come through.
+    pub fn wait_failure(&self) -> WaitFailure {
+        self.wait_failure.clone()
     }
 
     /// Releases the entry, and waits until the server knows. True if it had ended before.

@@ -192,7 +192,8 @@ impl From<Fault> for CriticalError {
 }
 
 /// Why a release failed. Where it carried a write, whether that took effect is unknown, but for `Invalid`, `Denied` and
-/// `Unavailable`: then it did not. The lock was given back without it, or is tried to be in the background.
+/// `Unavailable`: then it did not. The lock was given back without it, or is tried to be in the background; but
+/// with `Denied` it stays until it expires.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
     /// It had ended before, other than by this release: what was done under it may have been overtaken. Where the

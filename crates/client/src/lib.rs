@@ -49,6 +49,7 @@
 //! contract is shared (`fermata_proto`).
 
 mod admin;
+mod alert;
 mod answer;
 mod background;
 mod call_metadata;
@@ -100,6 +101,7 @@ pub use error::{
 };
 pub use fault::{FieldViolation, ServerError};
 pub use guard::{GuardState, LockGuard};
+pub use last_failure::WaitFailure;
 pub use lost::{Lost, LostReason};
 pub use options::{ClientOptions, InvalidZone, Zone};
 pub use pipeline::{Answering, Call, CallRoom, Pipeline};

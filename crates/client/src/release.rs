@@ -124,6 +124,11 @@ where
                 tracing::debug!(%error, "an entry is left to expire");
                 return None;
             }
+            // By the service itself: a rule was taken away.
+            Fault::Denied(error) if !error.reason.is_empty() => {
+                tracing::debug!(%error, "an entry is left to expire");
+                return None;
+            }
             // A limit says nothing of the entry that may be there; nor does a proxy that denies a call.
             Fault::Limit(error)
             | Fault::Denied(error)

@@ -11,7 +11,7 @@ use super::clock::{Moment, sleep_until};
 use super::connections::LongCallPermit;
 use super::entry::{EntryPhase, QueueEntry};
 use super::error::WaitError;
-use super::fault::Fault;
+use super::fault::{Fault, ServerError};
 use super::guard::LockGuard;
 use super::lost::{Lost, LostReason};
 use super::progress::{Progress, ProgressReport};
@@ -324,6 +324,7 @@ impl QueueEntry {
     }
 
     pub(super) fn note(&mut self, acquired: Acquired) {
+        self.wait_failure.0.forget();
         self.known.lock_ref = acquired.lock_ref;
         self.known.status = acquired.status;
         self.known.promise = acquired.promise;
@@ -361,6 +362,7 @@ impl QueueEntry {
                 error => error,
             });
         };
+        self.wait_failure.0.note(ServerError::new(&status));
         let now = self.client.now();
         // Another replica may have it for longer than its TTL, and says so if it has ended.
         let unheard_max = self.known.ttl.max(self.client.options().timeout);

@@ -302,7 +302,7 @@ async fn nobody_answers(client: &Client, timeout: Duration) -> Option<String> {
 fn parse_timeout(text: &str) -> Result<Span, String> {
     let span: Span = text.parse().map_err(|error| format!("{error}"))?;
     match span.duration().is_zero() {
-        true => Err("no call is made in no time".to_owned()),
+        true => Err("it must be more than 0".to_owned()),
         false => Ok(span),
     }
 }

@@ -64,7 +64,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     }
     if left_out {
         aside::say(&format!(
-            "more than {} keys are locked (--limit)",
+            "only the first {} keys are shown (--limit)",
             args.limit
         ));
     }

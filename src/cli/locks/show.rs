@@ -28,9 +28,8 @@ Examples:
   fermata locks show 'default/orders-42#17'
   fermata locks show orders-42 --output json | jq .waiter_count
 
-What reads as TABLE/KEY#NUMBER is an entry, also where a dot and more follow: a
-lockRef, of which nothing is printed behind the dot. --key is for a key that
-reads so.
+What reads as TABLE/KEY#NUMBER is an entry. A lockRef is taken as well; what
+follows its dot is never printed. --key is for a key that reads as an entry.
 
 With --output json the fields are those of DescribeLockResponse in the
 protobuf contract; an entry that was asked for is in one of its lists, or in

@@ -279,11 +279,14 @@ impl<C: UnaryCall> Step for CallStep<'_, C> {
     }
 
     fn failed(&self, error: EngineError) -> Result<Self::Answer, Status> {
-        let refused = Err::<(), _>(status::of_engine(&error));
+        let never = matches!(error, EngineError::NeverIssued).then(|| status::of_engine(&error));
         let answer = self.call.failed(error)?;
-        // Else it is noted of the status.
-        let login = &self.context.login;
-        self.router.note_refused(login, &self.target, &refused);
+        // What is told in a status is noted of that.
+        if let Some(never) = never {
+            let login = &self.context.login;
+            self.router
+                .note_refused(login, &self.target, &Err::<(), _>(never));
+        }
         Ok(Served { answer, home: None })
     }
 

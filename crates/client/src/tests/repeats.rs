@@ -1,14 +1,17 @@
 //! What is repeated, and what a repeat must not do twice.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use hyper_util::rt::TokioIo;
+use tonic::transport::{Endpoint, Uri};
 use tonic::{Code, Status};
 
 use super::fake::{Act, refusal};
-use super::{World, secs};
+use super::{Connect, FakeClock, World, secs};
 use crate::{
-    ClientOptions, CreateError, CriticalError, LockError, LostReason, Mutation, ReleaseError,
-    SessionRequest,
+    CallError, Client, ClientOptions, CreateError, CriticalError, LockError, LostReason, Mutation,
+    ReleaseError, SessionRequest,
 };
 
 fn unavailable() -> Act {
@@ -125,6 +128,28 @@ async fn whoever_waits_can_ask_what_went_wrong_last_and_whether_a_server_ever_an
     world.client.get("", "k").await.unwrap();
     assert_eq!(world.client.last_failure(), None);
     assert!(world.client.has_answered());
+}
+
+/// What did not come through is told from what was answered, in whatever words.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_never_comes_through_says_so_and_for_how_long_it_was_tried() {
+    let refuse = tower::service_fn(|_: Uri| async {
+        Err::<TokioIo<tokio::io::DuplexStream>, _>(std::io::Error::other("nobody listens"))
+    });
+    let endpoint = Endpoint::from_static("http://nobody:1");
+    let nobody = move || endpoint.connect_with_connector_lazy(refuse);
+    let replicas: Vec<(String, Connect)> = vec![("nobody".to_owned(), Box::new(nobody))];
+    let options = ClientOptions {
+        timeout: secs(2),
+        ..ClientOptions::default()
+    };
+    let clock = Arc::new(FakeClock::new());
+    let client = Client::from_connectors_and_clock(replicas, options, clock as _).unwrap();
+    let error = client.get("", "k").await.unwrap_err();
+    assert!(matches!(error, CallError::Unavailable(_)), "{error:?}");
+    let said = error.to_string();
+    assert!(said.contains("nobody listens"), "{said}");
+    assert!(said.contains("(tried for "), "{said}");
 }
 
 #[tokio::test(start_paused = true)]
