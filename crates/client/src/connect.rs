@@ -79,11 +79,11 @@ fn of_all_attempts(status: Status, total: Duration, took: Duration) -> Status {
             let words = format!("{} (tried for {})", status.message(), rounded(took));
             let details = Bytes::copy_from_slice(status.details());
             let metadata = status.metadata().clone();
-            let mut told =
+            let mut tried =
                 Status::with_details_and_metadata(status.code(), words, details, metadata);
-            // By it a call that did not come through is told from one that was answered.
-            told.set_source(Arc::new(status));
-            told
+            // By it a call that did not come through is tried from one that was answered.
+            tried.set_source(Arc::new(status));
+            tried
         }
     }
 }
