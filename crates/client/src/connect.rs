@@ -81,7 +81,7 @@ fn of_all_attempts(status: Status, total: Duration, took: Duration) -> Status {
             let metadata = status.metadata().clone();
             let mut tried =
                 Status::with_details_and_metadata(status.code(), words, details, metadata);
-            // By it a call that did not come through is tried from one that was answered.
+            // By it a call that did not come through differs from one that was answered.
             tried.set_source(Arc::new(status));
             tried
         }
