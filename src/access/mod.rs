@@ -9,6 +9,8 @@ mod login;
 mod rules;
 mod tokens;
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -93,14 +95,27 @@ fn fault(setting: &'static str, file: &Path, why: String) -> AccessError {
 }
 
 fn text(file: &Path) -> Result<String, String> {
-    let size = std::fs::metadata(file).map_err(|error| error.to_string())?;
-    if size.len() > FILE_BYTES_MAX {
+    let said = |error: std::io::Error| error.to_string();
+    // It is read again and again: a pipe would have the next reader wait, and a device may have no end.
+    let found = std::fs::metadata(file).map_err(said)?;
+    if !found.is_file() {
+        return Err("it is no regular file".to_owned());
+    }
+    let size = found.len();
+    if size > FILE_BYTES_MAX {
         return Err(format!(
-            "it has {} bytes; the limit is {FILE_BYTES_MAX}",
-            size.len()
+            "it has {size} bytes; the limit is {FILE_BYTES_MAX}"
         ));
     }
-    std::fs::read_to_string(file).map_err(|error| error.to_string())
+    let mut text = String::new();
+    let mut bounded = File::open(file).map_err(said)?.take(FILE_BYTES_MAX + 1);
+    let bytes = bounded.read_to_string(&mut text).map_err(said)?;
+    match bytes as u64 > FILE_BYTES_MAX {
+        true => Err(format!(
+            "it grew beyond the limit of {FILE_BYTES_MAX} bytes"
+        )),
+        false => Ok(text),
+    }
 }
 
 /// Who may do what.

@@ -325,3 +325,26 @@ fn a_file_that_cannot_be_used_is_named() {
         assert!(refused.contains(words), "{refused}");
     }
 }
+
+/// Whoever reads a pipe waits for who writes to it, and a device may have no end.
+#[test]
+fn files_that_are_none_are_refused_and_not_waited_for() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let [pipe, device] = ["pipe", "device"].map(|name| directory.path().join(name));
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    std::os::unix::fs::symlink("/dev/zero", &device).unwrap();
+    for file in [pipe, device] {
+        let files = AccessFiles {
+            tokens: Some(file.clone()),
+            rules: Some(file),
+        };
+        let refused = [
+            files.read_tokens().map(drop).unwrap_err(),
+            files.read_rules().map(drop).unwrap_err(),
+        ];
+        for refused in refused {
+            assert_eq!(refused.why, "it is no regular file");
+        }
+    }
+}

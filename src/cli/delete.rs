@@ -16,13 +16,14 @@ holder of that lockRef, and the lock stays as it is.
 With --output json: {\"name\", \"fencing_token\"} of the entry that the value
 was deleted under.
 
-Exit status: 0 the key has no value, which is durable; 64 malformed; 66 no such
-table or lockRef; 69 no server (the outcome is unknown); 70 the lock is lost
-(the outcome is unknown if it was only then), or had ended before; 74 it is
-deleted, and the answer cannot be printed; 75 --try, and others hold the lock,
-or the lockRef does not hold its key yet, or a limit is reached, or the server
-is overloaded; 77 not allowed; 124 the wait timed out; 128+n ended by signal n,
-while it waited, or while it deleted (the outcome is unknown).
+Exit status: 0 the key has no value, which is durable; 64 malformed; 66 no
+such table or lockRef; 69 no server (the outcome is unknown); 70 the lock is
+lost (the outcome is unknown if it was only then), or had ended before; 74 it
+is deleted, and the answer cannot be printed; 75 --try, and others hold the
+lock, or the lockRef does not hold its key yet, or another command uses it
+just now (repeat), or a limit is reached, or the server is overloaded; 77 not
+allowed; 124 the wait timed out; 128+n ended by signal n, while it waited, or
+while it deleted (the outcome is unknown).
 
 Examples:
   fermata delete orders-42

@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use fermata_client::{Client, ClientOptions, GuardState, LockGuard, Lost, Moment, ReleaseError};
+use fermata_client::{
+    Client, ClientOptions, GuardState, LockGuard, Lost, LostReason, Moment, ReleaseError,
+};
 use fermata_command::output::one_line;
 use fermata_command::remote::{ENDPOINT_VARIABLE, Remote, TABLE_VARIABLE};
 use fermata_command::{Failure, Span, exit};
@@ -96,8 +98,9 @@ Signals:
 When the lock is lost:
   The command and all that it started, in the background and daemons as well,
   get SIGTERM (and SIGCONT), after --grace SIGKILL, and stderr says why. Where
-  it can be foreseen (no server answers, or the token or the rule was taken
-  away), SIGTERM comes early: --grace, or a
+  its time had passed unnoticed (fermata was suspended) SIGKILL comes at once.
+  Where the loss can be foreseen (no server answers, or the token or the rule
+  was taken away), SIGTERM comes early: --grace, or a
   third of what was promised last if that is less, before the end of the time
   in which nobody else can have the lock, and SIGKILL at its end. Promised is
   0.9 of the TTL (of --disconnect-grace, where given) from the last renewal on,
@@ -366,13 +369,20 @@ impl LockedCommand<'_> {
         }
     }
 
-    /// The lock is lost. Nothing is left of its validity, so the command has what the user gives it.
+    /// The lock is lost. Where its time had passed before that was noticed, as after a suspend, somebody else may have it: then nothing
+    /// may run on. Else the command has what the user gives it.
     fn stop_lost(&mut self, lost: &Lost) -> CommandStop {
-        let kill_at = self.client.clock().now().after(self.grace);
+        let now = self.client.clock().now();
+        let (kill_at, when) = match lost.reason {
+            LostReason::ValidityEnded | LostReason::Expired => (now, "at once".to_owned()),
+            _ => (
+                now.after(self.grace),
+                format!("in {}", Span::from_duration(self.grace)),
+            ),
+        };
         self.running.stop(self.aside);
-        let grace = Span::from_duration(self.grace);
         self.aside.say(format!(
-            "{}; stopping the command: SIGTERM now, SIGKILL in {grace}",
+            "{}; stopping the command: SIGTERM now, SIGKILL {when}",
             lost_words(&self.key, lost),
         ));
         CommandStop {

@@ -18,13 +18,14 @@ writes as the holder of that lockRef, and the lock stays as it is.
 With --output json: {\"name\", \"fencing_token\"} of the entry that the
 value was written under.
 
-Exit status: 0 the value is durable; 64 malformed; 66 no such table or lockRef;
-69 no server (the outcome is unknown); 70 the lock is lost (the outcome is
-unknown if it was only then), or had ended before; 74 the value cannot be read,
-or, once it is written, the answer not printed; 75 --try, and others hold the
-lock, or the lockRef does not hold its key yet, or a limit is reached, or the
-server is overloaded; 77 not allowed; 124 the wait timed out; 128+n ended by
-signal n, while it waited, or while it wrote (the outcome is unknown).
+Exit status: 0 the value is durable; 64 malformed; 66 no such table or
+lockRef; 69 no server (the outcome is unknown); 70 the lock is lost (the
+outcome is unknown if it was only then), or had ended before; 74 the value
+cannot be read, or, once it is written, the answer not printed; 75 --try, and
+others hold the lock, or the lockRef does not hold its key yet, or another
+command uses it just now (repeat), or a limit is reached, or the server is
+overloaded; 77 not allowed; 124 the wait timed out; 128+n ended by signal n,
+while it waited, or while it wrote (the outcome is unknown).
 
 Examples:
   fermata put orders-42 charged

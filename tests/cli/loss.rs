@@ -243,3 +243,22 @@ fn a_command_is_stopped_before_others_can_have_its_lock() {
     );
     until(|| !lives(&shell));
 }
+
+/// Somebody else may have the lock by then.
+#[test]
+fn a_command_whose_lock_went_while_fermata_was_suspended_is_killed_at_once() {
+    let world = World::new();
+    let script = "trap '' TERM; echo $$; while :; do sleep 1; done";
+    let flags = ["lock", "--ttl", "1s", "--grace", "60s", "k"];
+    let command = ["--", "sh", "-c", script];
+    let mut locked = world.start(&[&flags[..], &command].concat());
+    let job = locked.line();
+    send(locked.pid(), Signal::SIGSTOP);
+    world.text(&["lock", "k", "--", "true"]);
+    assert!(lives(&job));
+    send(locked.pid(), Signal::SIGCONT);
+    let (ended, said) = locked.end();
+    assert_eq!(ended.code(), Some(70), "{said}");
+    assert!(said.contains("SIGKILL at once"), "{said}");
+    assert!(!lives(&job));
+}

@@ -1,6 +1,8 @@
 //! The token by which a service knows its client.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,10 +23,13 @@ pub struct Token(Arc<Source>);
 
 enum Source {
     Text(AsciiMetadataValue),
-    File { path: PathBuf, read: Mutex<Read> },
+    File {
+        path: PathBuf,
+        read: Mutex<LastRead>,
+    },
 }
 
-struct Read {
+struct LastRead {
     at: Instant,
     value: AsciiMetadataValue,
 }
@@ -44,7 +49,7 @@ impl Token {
     /// one that was read last is used.
     pub fn from_file(path: impl Into<PathBuf>) -> Result<Token, InvalidToken> {
         let path = path.into();
-        let read = Mutex::new(Read {
+        let read = Mutex::new(LastRead {
             at: Instant::now(),
             value: read(&path)?,
         });
@@ -84,7 +89,7 @@ impl Token {
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.at.elapsed() >= no_older {
             last.at = Instant::now();
-            match read(path) {
+            match read_again(path) {
                 Ok(value) => last.value = value,
                 Err(error) => {
                     tracing::warn!(%error, "the token is not read again; the last one is used")
@@ -121,12 +126,27 @@ fn value(text: &str) -> Result<AsciiMetadataValue, InvalidToken> {
 
 fn read(path: &Path) -> Result<AsciiMetadataValue, InvalidToken> {
     let failed = |why: &dyn fmt::Display| InvalidToken(format!("{}: {why}", path.display()));
-    let size = std::fs::metadata(path).map_err(|error| failed(&error))?;
-    if size.len() > BYTES_MAX {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| {
+        let mut bounded = file.take(BYTES_MAX + 1);
+        bounded.read_to_string(&mut text)
+    });
+    let bytes = read.map_err(|error| failed(&error))?;
+    if bytes as u64 > BYTES_MAX {
         return Err(failed(&format!("it has more than {BYTES_MAX} bytes")));
     }
-    let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
     value(&text).map_err(|InvalidToken(why)| failed(&why))
+}
+
+/// The same while calls are made: what is no regular file, such as a pipe, might have them wait for ever.
+fn read_again(path: &Path) -> Result<AsciiMetadataValue, InvalidToken> {
+    match std::fs::metadata(path).is_ok_and(|found| found.is_file()) {
+        true => read(path),
+        false => {
+            let path = path.display();
+            Err(InvalidToken(format!("{path}: it is no regular file (now)")))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -139,6 +159,24 @@ mod tests {
         let value = request.metadata().get("authorization").unwrap();
         assert!(value.is_sensitive());
         value.to_str().unwrap().to_owned()
+    }
+
+    /// Nobody ever writes to it, and a call that reads it waits for that.
+    #[test]
+    fn a_pipe_in_place_of_the_file_holds_up_no_call() {
+        let directory = std::env::temp_dir().join(format!("fermata-pipe-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let file = directory.join("token");
+        std::fs::write(&file, "fmt_one").unwrap();
+        let token = Token::from_file(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&file).status();
+        assert!(made.unwrap().success());
+        assert_eq!(sent(&token), "Bearer fmt_one");
+        std::fs::remove_file(&file).unwrap();
+        std::fs::write(&file, "fmt_two").unwrap();
+        assert_eq!(sent(&token), "Bearer fmt_two");
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]

@@ -151,6 +151,10 @@ impl From<CriticalError> for Failure {
             CriticalError::Lost(_) => exit::LOCK_LOST,
             CriticalError::Invalid(_) => exit::USAGE,
             CriticalError::Limit(_) => exit::TEMPORARY,
+            // Another command used the lockRef at the same time, or from a machine whose clock is ahead: nothing was done.
+            CriticalError::Other(ref refused) if refused.reason == "CALL_NO_NOT_ABOVE" => {
+                exit::TEMPORARY
+            }
             CriticalError::Denied(_) => exit::DENIED,
             CriticalError::Unavailable(_)
             | CriticalError::Superseded(_)

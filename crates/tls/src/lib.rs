@@ -49,6 +49,7 @@ pub fn authorities(file: &Path) -> Result<RootCertStore, String> {
 
 /// One at least.
 pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    regular(file)?;
     let unreadable = |error: pem::Error| unreadable(file, "certificate", &error);
     let read = CertificateDer::pem_file_iter(file).map_err(unreadable)?;
     let certificates: Vec<_> = read.collect::<Result<_, _>>().map_err(unreadable)?;
@@ -60,7 +61,18 @@ pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String>
 
 /// A private key.
 pub fn key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    regular(file)?;
     PrivateKeyDer::from_pem_file(file).map_err(|error| unreadable(file, "private key", &error))
+}
+
+/// They are read again and again: a pipe would have the next reader wait for ever.
+fn regular(file: &Path) -> Result<(), String> {
+    let found = std::fs::metadata(file);
+    let found = found.map_err(|error| unreadable(file, "", &pem::Error::Io(error)))?;
+    match found.is_file() {
+        true => Ok(()),
+        false => Err(format!("{} is no regular file", file.display())),
+    }
 }
 
 /// The certificate and the key of these files are not of each other.
