@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tonic::Request;
@@ -12,6 +12,8 @@ use tonic::metadata::AsciiMetadataValue;
 
 /// A file is read again this often at most, while calls are made.
 const READ_EVERY: Duration = Duration::from_secs(1);
+/// So long a call waits for that at most.
+const READ_WITHIN: Duration = Duration::from_millis(100);
 /// A larger file holds no token.
 const BYTES_MAX: u64 = 4096;
 
@@ -23,15 +25,21 @@ pub struct Token(Arc<Source>);
 
 enum Source {
     Text(AsciiMetadataValue),
-    File {
-        path: PathBuf,
-        read: Mutex<LastRead>,
-    },
+    File(Arc<TokenFile>),
+}
+
+struct TokenFile {
+    path: PathBuf,
+    last: Mutex<LastRead>,
+    /// Notified when it was read.
+    was_read: Condvar,
 }
 
 struct LastRead {
+    /// When that began.
     at: Instant,
     value: AsciiMetadataValue,
+    is_reading: bool,
 }
 
 /// What is no token.
@@ -49,11 +57,17 @@ impl Token {
     /// one that was read last is used.
     pub fn from_file(path: impl Into<PathBuf>) -> Result<Token, InvalidToken> {
         let path = path.into();
-        let read = Mutex::new(LastRead {
+        let last = Mutex::new(LastRead {
             at: Instant::now(),
             value: read(&path)?,
+            is_reading: false,
         });
-        Ok(Token(Arc::new(Source::File { path, read })))
+        let file = TokenFile {
+            path,
+            last,
+            was_read: Condvar::new(),
+        };
+        Ok(Token(Arc::new(Source::File(Arc::new(file)))))
     }
 
     /// Puts it on a call.
@@ -82,21 +96,62 @@ impl Token {
     }
 
     fn value(&self, no_older: Duration) -> AsciiMetadataValue {
-        let (path, last) = match &*self.0 {
-            Source::Text(value) => return value.clone(),
-            Source::File { path, read } => (path, read),
-        };
-        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*self.0 {
+            Source::Text(value) => value.clone(),
+            Source::File(file) => file.value(no_older),
+        }
+    }
+}
+
+impl TokenFile {
+    fn lock(&self) -> MutexGuard<'_, LastRead> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it holds, or held so long ago at most; what it held last where it cannot be read in time.
+    fn value(self: &Arc<TokenFile>, no_older: Duration) -> AsciiMetadataValue {
+        let mut last = self.lock();
         if last.at.elapsed() >= no_older {
-            last.at = Instant::now();
-            match read_again(path) {
-                Ok(value) => last.value = value,
-                Err(error) => {
-                    tracing::warn!(%error, "the token is not read again; the last one is used")
-                }
+            // What is being read now may be what it held before.
+            last = self.wait(last);
+            if !last.is_reading && last.at.elapsed() >= no_older {
+                last.at = Instant::now();
+                last.is_reading = self.begin();
+                last = self.wait(last);
+            }
+            if last.is_reading {
+                // A file system that hangs holds up a call now and then, and not each.
+                last.at = Instant::now();
             }
         }
         last.value.clone()
+    }
+
+    fn wait<'a>(&self, last: MutexGuard<'a, LastRead>) -> MutexGuard<'a, LastRead> {
+        let waited = self
+            .was_read
+            .wait_timeout_while(last, READ_WITHIN, |last| last.is_reading);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Reads it in a thread of its own, which may hang with the file system. False: there can be none.
+    fn begin(self: &Arc<TokenFile>) -> bool {
+        let file = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("token".to_owned());
+        let begun = thread.spawn(move || {
+            let read = read_again(&file.path);
+            let mut last = file.lock();
+            last.is_reading = false;
+            match read {
+                Ok(value) => last.value = value,
+                Err(error) => {
+                    tracing::warn!(%error, "the token is not read again; the last one is used");
+                }
+            }
+            drop(last);
+            file.was_read.notify_all();
+        });
+        begun.is_ok()
     }
 }
 
@@ -104,7 +159,7 @@ impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
             Source::Text(_) => f.write_str("Token"),
-            Source::File { path, .. } => write!(f, "Token of {}", path.display()),
+            Source::File(file) => write!(f, "Token of {}", file.path.display()),
         }
     }
 }
