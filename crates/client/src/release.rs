@@ -124,8 +124,8 @@ where
                 tracing::debug!(%error, "an entry is left to expire");
                 return None;
             }
-            // By the service itself: a rule was taken away.
-            Fault::Denied(error) if !error.reason.is_empty() => {
+            // By the service itself: a rule was taken away. One whose token is refused may have another one soon.
+            Fault::Denied(error) if error.reason == "NOT_ALLOWED" => {
                 tracing::debug!(%error, "an entry is left to expire");
                 return None;
             }
