@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use fermata::engine::EngineError;
 use fermata::limits::Limits;
 use fermata::store::embedded::EmbeddedOptions;
 use fermata::store::{Cell, DataStore as _, Written};
@@ -54,7 +55,16 @@ async fn use_once(world: &World, keys: Range<usize>) {
     futures_util::stream::iter(keys)
         .for_each_concurrent(256, |n| async move {
             let name = format!("key/{n}");
-            let created = world.engine.create(call(&name, 30_000)).await.unwrap();
+            let created = loop {
+                match world.engine.create(call(&name, 30_000)).await {
+                    Ok(created) => break created,
+                    // A slow disk, or other tests beside this one.
+                    Err(EngineError::Overloaded { again_after }) => {
+                        tokio::time::sleep(again_after).await;
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            };
             // With a value, which the key remembers while it is known.
             let put = Some(put("remembered"));
             let released = world.engine.release(&created.lock_ref, put, 1);
