@@ -15,6 +15,9 @@ const GIVE_BACK_EVERY: Duration = Duration::from_secs(1);
 /// How many threads may wait for the disk, reads of the embedded store above all; more reads wait for one of them.
 const BLOCKING_THREADS_MAX: usize = 64;
 
+/// How long the end waits for threads that block.
+const BLOCKED_MAX: Duration = Duration::from_millis(500);
+
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -35,8 +38,8 @@ fn main() {
         tokio::spawn(give_memory_back());
         cli::run(std::env::args_os()).await
     });
-    // Waits for what must not be cut in half.
-    drop(runtime);
+    // What blocks for longer, as a resolver that does not answer, is left: nothing that was acknowledged depends on it.
+    runtime.shutdown_timeout(BLOCKED_MAX);
     cli::end::end(status.into());
 }
 

@@ -211,12 +211,12 @@ async fn channel(endpoint: &str, options: &ClientOptions) -> Result<Channel, Con
     };
     let dialer = Dialer::new(endpoint, options)?.set(|endpoint| {
         endpoint
-            .connect_timeout(CONNECT_WITHIN)
             // A server that is asked for too much is late, and not gone.
             .keep_alive_timeout(PONG_WITHIN)
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(WINDOW_BYTES)
     });
+    let dialer = dialer.connect_within(CONNECT_WITHIN);
     dialer.connect().await.map_err(failed)
 }
 

@@ -9,19 +9,15 @@ mod login;
 mod rules;
 mod tokens;
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use fermata_files::{ReadError, SMALL_FILE_BYTES_MAX, read_regular};
 use tokio::sync::watch;
 
 pub use login::{Login, LoginRefused, Origin, machine};
 pub use rules::{Rules, RulesError, Scope, Verb, Verbs};
 pub use tokens::{NewToken, TokenError, Tokens};
-
-/// How large one of the files may be, in bytes.
-pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// The files that say who may do what. Where none is given everybody who reaches the server may do everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -95,27 +91,8 @@ fn fault(setting: &'static str, file: &Path, why: String) -> AccessError {
 }
 
 fn text(file: &Path) -> Result<String, String> {
-    let said = |error: std::io::Error| error.to_string();
-    // It is read again and again: a pipe would have the next reader wait, and a device may have no end.
-    let found = std::fs::metadata(file).map_err(said)?;
-    if !found.is_file() {
-        return Err("it is no regular file".to_owned());
-    }
-    let size = found.len();
-    if size > FILE_BYTES_MAX {
-        return Err(format!(
-            "it has {size} bytes; the limit is {FILE_BYTES_MAX}"
-        ));
-    }
-    let mut text = String::new();
-    let mut bounded = File::open(file).map_err(said)?.take(FILE_BYTES_MAX + 1);
-    let bytes = bounded.read_to_string(&mut text).map_err(said)?;
-    match bytes as u64 > FILE_BYTES_MAX {
-        true => Err(format!(
-            "it grew beyond the limit of {FILE_BYTES_MAX} bytes"
-        )),
-        false => Ok(text),
-    }
+    let read = read_regular(file, SMALL_FILE_BYTES_MAX).and_then(fermata_files::text);
+    read.map_err(|error: ReadError| error.to_string())
 }
 
 /// Who may do what.

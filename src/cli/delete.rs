@@ -1,6 +1,6 @@
 //! `fermata delete`: takes away the value of a key, in a section of its own or under a lock that somebody else took.
 
-use fermata_client::{ClientOptions, Mutation};
+use fermata_client::{CallNumbers, ClientOptions, Mutation};
 use fermata_command::{Failure, Remote};
 
 use super::aside::Aside;
@@ -63,7 +63,7 @@ async fn delete(args: Args, aside: &Aside) -> Result<u8, Failure> {
             let (lock_ref, fencing_token) =
                 value::granted_alone(&client, named.as_deref(), args.key).await?;
             client
-                .critical_write(&lock_ref, Mutation::Delete, value::call_numbers())
+                .critical_write(&lock_ref, Mutation::Delete, &CallNumbers::default())
                 .await?;
             (lock_ref, fencing_token)
         }

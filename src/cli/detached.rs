@@ -1,4 +1,4 @@
-//! Work that may block for ever, in threads for which the end of the process does not wait. (It waits for those of the runtime.)
+//! Work that may block for ever, in threads for which the end of the process does not wait. (It waits for those of the runtime, for a moment.)
 
 use std::io;
 

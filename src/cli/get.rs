@@ -1,6 +1,6 @@
 //! `fermata get`: reads the value of a key.
 
-use fermata_client::public_part;
+use fermata_client::{CallNumbers, public_part};
 use fermata_command::output::{Format, print_json};
 use fermata_command::{Failure, Remote, exit};
 use serde_json::json;
@@ -19,8 +19,8 @@ The value is written as it is (on a terminal with an end of line). With
 
 Exit status: 0; 1 the key has no value; 64 malformed; 66 no such table or
 lockRef; 69 no server; 70 the lock is lost; 74 it cannot be printed; 75 the
-lockRef does not hold its key yet, a limit is reached, or the server is
-overloaded; 77 not allowed.
+lockRef does not hold its key yet, or another command uses it just now
+(repeat), or a limit is reached, or the server is overloaded; 77 not allowed.
 
 Examples:
   fermata get orders-42
@@ -61,7 +61,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
             let (lock_ref, fencing_token) =
                 value::granted_alone(&client, named.as_deref(), args.key).await?;
             let read = client
-                .critical_get(&lock_ref, value::call_numbers())
+                .critical_get(&lock_ref, &CallNumbers::default())
                 .await?;
             let document =
                 json!({ "name": public_part(&lock_ref), "fencing_token": fencing_token });

@@ -93,7 +93,8 @@ Signals:
   terminal `kill -INT` on fermata does nothing; use `kill -TERM`.) Ctrl-Z stops
   both, renewals too: a command that is stopped for longer than the TTL is
   ended when it goes on. Once the lock is being released a signal leaves that
-  2 s, and a second one none: then the lock ends by its TTL.
+  2 s, and a second one (not within 0.2 s, which some send twice) none: then
+  the lock ends by its TTL.
 
 When the lock is lost:
   The command and all that it started, in the background and daemons as well,
@@ -188,8 +189,10 @@ async fn lock(args: Args, aside: &Aside) -> Result<u8, Failure> {
         renewal_interval_max: RENEWED_EVERY_MAX,
         ..ClientOptions::default()
     };
+    // A token that comes through a pipe may be waited for: a signal ends that as it ends any program.
+    let client = args.remote.quiet_client(options)?;
     let mut signals = Signals::new()?;
-    let client = args.remote.client_saying(options, aside.sayer())?;
+    args.remote.say_where_nobody_answers(&client, aside.sayer());
     let table = args.remote.table();
     let guard = args
         .taking
@@ -224,6 +227,10 @@ async fn lock(args: Args, aside: &Aside) -> Result<u8, Failure> {
             return released.and(Err(failure));
         }
     };
+    let valid_until = match guard.state() {
+        GuardState::Held { valid_until, .. } => valid_until,
+        GuardState::Lost(_) => client.clock().now(),
+    };
     let mut holding = LockedCommand {
         client,
         guard,
@@ -231,6 +238,7 @@ async fn lock(args: Args, aside: &Aside) -> Result<u8, Failure> {
         signals,
         grace: args.grace.duration(),
         key: args.key,
+        valid_until,
         aside,
     };
     let ended = holding.until_ended().await;
@@ -264,6 +272,7 @@ pub(super) async fn release(
         }
         Ok(Err(
             error @ (ReleaseError::Invalid(_)
+            | ReleaseError::Limit(_)
             | ReleaseError::Denied(_)
             | ReleaseError::Unavailable(_)
             | ReleaseError::WriteUnknown(_)
@@ -304,6 +313,8 @@ struct LockedCommand<'a> {
     signals: Signals,
     grace: Duration,
     key: String,
+    /// Until when the lock was known to hold, when that was looked at last.
+    valid_until: Moment,
     aside: &'a Aside,
 }
 
@@ -373,9 +384,12 @@ impl LockedCommand<'_> {
     /// may run on. Else the command has what the user gives it.
     fn stop_lost(&mut self, lost: &Lost) -> CommandStop {
         let now = self.client.clock().now();
-        let (kill_at, when) = match lost.reason {
-            LostReason::ValidityEnded | LostReason::Expired => (now, "at once".to_owned()),
-            _ => (
+        // Whatever a server says of it by now: somebody else may have it for long.
+        let is_late = matches!(lost.reason, LostReason::ValidityEnded | LostReason::Expired)
+            || now >= self.valid_until;
+        let (kill_at, when) = match is_late {
+            true => (now, "at once".to_owned()),
+            false => (
                 now.after(self.grace),
                 format!("in {}", Span::from_duration(self.grace)),
             ),
@@ -398,6 +412,7 @@ impl LockedCommand<'_> {
             // Then `lost` says so, with the reason.
             return None;
         };
+        self.valid_until = valid_until;
         let lead = lead(self.grace, self.guard.promised_for());
         let now = self.client.clock().now();
         if now.until(valid_until) > lead {

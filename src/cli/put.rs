@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fermata_client::{Client, ClientOptions, Mutation};
+use fermata_client::{CallNumbers, Client, ClientOptions, Mutation};
 use fermata_command::{Failure, Remote};
 
 use super::aside::Aside;
@@ -113,7 +113,7 @@ async fn under(
     let value = value::read(given.as_deref(), file)?;
     let (lock_ref, fencing_token) = value::granted(client, &lock_ref).await?;
     client
-        .critical_write(&lock_ref, Mutation::Put(value), value::call_numbers())
+        .critical_write(&lock_ref, Mutation::Put(value), &CallNumbers::default())
         .await?;
     Ok((lock_ref, fencing_token))
 }

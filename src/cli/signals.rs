@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use fermata_command::ignored::is_ignored;
 
@@ -25,9 +25,15 @@ const HEARD: [Signal; 6] = [
 /// How long what ends a command may go on after a signal.
 const AFTER_SIGNAL_MAX: Duration = Duration::from_secs(2);
 
+/// What comes sooner after a signal is no second one: `timeout` sends its own to its child, and to the group of that; others send
+/// two different ones.
+pub const ECHO_MAX: Duration = Duration::from_millis(200);
+
 /// Hears signals from when it is made, but for those that it was started to ignore: they do not end this process any more.
 pub struct Signals {
-    heard: mpsc::Receiver<Signal>,
+    heard: mpsc::Receiver<(Signal, Instant)>,
+    /// When the last one came that ends a wait, echoes aside.
+    last_end: Option<Instant>,
     terminal: Option<File>,
 }
 
@@ -43,7 +49,7 @@ impl Signals {
             let notify = notify.clone();
             tokio::spawn(async move {
                 while stream.recv().await.is_some() {
-                    if notify.send(number).await.is_err() {
+                    if notify.send((number, Instant::now())).await.is_err() {
                         return;
                     }
                 }
@@ -51,16 +57,20 @@ impl Signals {
         }
         Ok(Signals {
             heard,
+            last_end: None,
             terminal: File::open("/dev/tty").ok(),
         })
     }
 
     /// The next one. May be dropped and called again.
     pub async fn next(&mut self) -> Signal {
-        match self.heard.recv().await {
-            Some(signal) => signal,
-            None => std::future::pending().await,
+        let Some((signal, at)) = self.heard.recv().await else {
+            return std::future::pending().await;
+        };
+        if ends_a_wait(signal) {
+            self.last_end = Some(at);
         }
+        signal
     }
 
     /// The next one that ends a wait. May be dropped and called again.
@@ -70,6 +80,19 @@ impl Signals {
             if ends_a_wait(signal) {
                 return signal;
             }
+        }
+    }
+
+    /// The next one that ends a wait, and did not come together with the one before. May be dropped and called again.
+    pub async fn next_insisting(&mut self) -> Signal {
+        loop {
+            let before = self.last_end;
+            let signal = self.next_end().await;
+            let both = before.zip(self.last_end);
+            if both.is_none_or(|(before, at)| at.saturating_duration_since(before) >= ECHO_MAX) {
+                return signal;
+            }
+            self.last_end = before;
         }
     }
 
@@ -85,7 +108,7 @@ impl Signals {
         tokio::select! {
             biased;
             done = timeout(AFTER_SIGNAL_MAX, work) => done.map_err(|_| first),
-            _ = self.next_end() => Err(first),
+            _ = self.next_insisting() => Err(first),
         }
     }
 
@@ -113,15 +136,19 @@ pub fn ends_a_wait(signal: Signal) -> bool {
 mod tests {
     use std::future::pending;
 
-    use tokio::time::{Instant, sleep};
+    use tokio::time::sleep;
 
     use super::*;
 
     /// Hears what is sent here.
-    fn signals() -> (mpsc::Sender<Signal>, Signals) {
+    fn signals() -> (mpsc::Sender<(Signal, Instant)>, Signals) {
         let (notify, heard) = mpsc::channel(HEARD.len());
-        let terminal = None;
-        (notify, Signals { heard, terminal })
+        let signals = Signals {
+            heard,
+            last_end: None,
+            terminal: None,
+        };
+        (notify, signals)
     }
 
     #[tokio::test(start_paused = true)]
@@ -132,28 +159,45 @@ mod tests {
             7
         };
         assert_eq!(signals.finish_soon(work()).await, Ok(7));
-        notify.send(Signal::SIGINT).await.unwrap();
+        notify.send((Signal::SIGINT, Instant::now())).await.unwrap();
         assert_eq!(signals.finish_soon(work()).await, Ok(7));
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_takes_longer_is_left_after_a_while_or_at_a_second_signal() {
-        for (sent, left_after) in [
-            (&[Signal::SIGTERM][..], AFTER_SIGNAL_MAX),
-            (&[Signal::SIGTERM, Signal::SIGINT], Duration::ZERO),
+        let later = Duration::from_secs(1);
+        for (second, left_after) in [
+            (None, AFTER_SIGNAL_MAX),
+            (Some((Signal::SIGINT, later)), later),
+            // The same one once more.
+            (
+                Some((Signal::SIGTERM, Duration::from_millis(50))),
+                AFTER_SIGNAL_MAX,
+            ),
             // That one is for a command.
-            (&[Signal::SIGTERM, Signal::SIGUSR1], AFTER_SIGNAL_MAX),
+            (Some((Signal::SIGUSR1, later)), AFTER_SIGNAL_MAX),
         ] {
             let (notify, mut signals) = signals();
-            for signal in sent {
-                notify.send(*signal).await.unwrap();
-            }
+            notify
+                .send((Signal::SIGTERM, Instant::now()))
+                .await
+                .unwrap();
             let start = Instant::now();
-            let left = signals.finish_soon(pending::<()>()).await;
+            let sending = async {
+                if let Some((signal, after)) = second {
+                    sleep(after).await;
+                    notify.send((signal, Instant::now())).await.unwrap();
+                }
+                pending::<()>().await;
+            };
+            let left = tokio::select! {
+                left = signals.finish_soon(pending::<()>()) => left,
+                () = sending => unreachable!(),
+            };
             assert_eq!(left, Err(Signal::SIGTERM));
             let took = start.elapsed();
             let soon = left_after + Duration::from_millis(10);
-            assert!((left_after..soon).contains(&took), "{sent:?}: {took:?}");
+            assert!((left_after..soon).contains(&took), "{second:?}: {took:?}");
         }
     }
 }

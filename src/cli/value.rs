@@ -1,9 +1,7 @@
 //! What `get`, `put` and `delete` have in common: values, and the lockRef of another process.
 
-use std::fs::File;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -11,6 +9,7 @@ use fermata_client::{Client, LockStatus, LostReason, WaitError, public_part};
 use fermata_command::output::{Format, print_json};
 use fermata_command::remote::variable;
 use fermata_command::{Failure, exit, stdin, stdout};
+use fermata_files::{ReadError, read_to_end};
 use serde_json::json;
 
 use super::lock::LOCK_REF_VARIABLE;
@@ -35,36 +34,30 @@ pub fn tip(error: &mut clap::Error) {
 pub fn read(given: Option<&str>, file: Option<&PathBuf>) -> Result<Bytes, Failure> {
     match (given, file) {
         (Some("-"), None) => {
-            let from_stdin = stdin::open().and_then(read_to_end);
-            bounded(from_stdin, "stdin")
+            let stdin = stdin::open().map_err(ReadError::from);
+            let from_stdin = stdin.and_then(|stdin| read_to_end(stdin, VALUE_BYTES_MAX));
+            value(from_stdin, "stdin")
         }
         (Some(text), None) => Ok(Bytes::copy_from_slice(text.as_bytes())),
         (None, Some(file)) => {
-            let from_file = File::open(file).and_then(read_to_end);
-            bounded(from_file, &file.display().to_string())
+            let from_file = fermata_files::read(file, VALUE_BYTES_MAX);
+            value(from_file, &file.display().to_string())
         }
         (Some(_), Some(_)) => Err(Failure::usage("give the value or --file, not both")),
         (None, None) => Err(Failure::usage("give the value, - for stdin, or --file")),
     }
 }
 
-/// Reads as much as a value may have, and a byte more.
-fn read_to_end(from: impl Read) -> io::Result<Vec<u8>> {
-    let mut value = Vec::new();
-    from.take(VALUE_BYTES_MAX + 1).read_to_end(&mut value)?;
-    Ok(value)
-}
-
-fn bounded(read: io::Result<Vec<u8>>, whence: &str) -> Result<Bytes, Failure> {
-    let value = read.map_err(|error| {
-        let words = format!("cannot read the value from {whence}: {error}");
-        Failure::new(exit::IO, words)
-    })?;
-    match value.len() as u64 > VALUE_BYTES_MAX {
-        true => Err(Failure::usage(format!(
-            "{whence} has more than {VALUE_BYTES_MAX} bytes (64 MiB), which no server takes as a value"
+fn value(read: Result<Vec<u8>, ReadError>, whence: &str) -> Result<Bytes, Failure> {
+    match read {
+        Ok(value) => Ok(value.into()),
+        Err(ReadError::TooLarge { max }) => Err(Failure::usage(format!(
+            "{whence} has more than {max} bytes (64 MiB), which no server takes as a value"
         ))),
-        false => Ok(value.into()),
+        Err(error @ (ReadError::Io(_) | ReadError::NotRegular | ReadError::NotText)) => {
+            let words = format!("cannot read the value from {whence}: {error}");
+            Err(Failure::new(exit::IO, words))
+        }
     }
 }
 
@@ -144,18 +137,6 @@ pub async fn granted(client: &Client, lock_ref: &str) -> Result<(String, u64), F
     }
 }
 
-/// Numbers for critical calls of a lockRef that several processes use, one after the other: the time of day
-/// in microseconds, so that those of a later process are higher.
-pub fn call_numbers() -> impl FnMut() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let start = since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0));
-    let mut last = start;
-    move || {
-        last = last.saturating_add(1);
-        last
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,13 +156,5 @@ mod tests {
     fn a_named_lock_ref_leaves_the_arguments_alone() {
         let (named, rest) = lock_ref(Some("x"), vec!["v".to_owned()]).unwrap();
         assert_eq!((named.as_str(), rest.len()), ("x", 1));
-    }
-
-    #[test]
-    fn numbers_grow_from_process_to_process() {
-        let mut first = call_numbers();
-        let (a, b) = (first(), first());
-        assert!(a < b);
-        assert!(a > 1_700_000_000_000_000);
     }
 }

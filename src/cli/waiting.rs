@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fermata_client::{
     CallError, Client, CreateError, LockGuard, LockRequest, Progress, QueueEntry, ServerError,
-    SessionError, SessionRequest, WaitError,
+    SessionError, SessionRequest, WaitError, WaitFailure,
 };
 use fermata_command::output::one_line;
 use fermata_command::{Failure, Span, exit};
@@ -221,6 +221,7 @@ impl LockFlags {
             key,
             shown,
             aside,
+            failing: &failing,
         };
         let waited = wait(client, &mut entry, &watched, limit, signals).await;
         let failure = match waited {
@@ -296,7 +297,6 @@ async fn take_entry(
 /// Releases an entry, but not for long: a second signal, or a server that does not answer, leaves it to its
 /// TTL.
 async fn give_up(entry: QueueEntry, signals: &mut Signals, aside: &Aside) {
-    let impatient = async { while !ends_a_wait(signals.next().await) {} };
     tokio::select! {
         given_up = timeout(GIVE_UP_MAX, entry.give_up()) => {
             if !matches!(given_up, Ok(Ok(_))) {
@@ -304,7 +304,7 @@ async fn give_up(entry: QueueEntry, signals: &mut Signals, aside: &Aside) {
                 aside.say(left.to_owned());
             }
         }
-        () = impatient => {}
+        _ = signals.next_insisting() => {}
     }
 }
 
@@ -322,6 +322,8 @@ struct AwaitedKey<'a> {
     shown: bool,
     /// … and where.
     aside: &'a Aside,
+    /// Why no server answers, where that is so.
+    failing: &'a WaitFailure,
 }
 
 /// Who holds the key, as far as that is known.
@@ -370,7 +372,6 @@ async fn wait(
     signals: &mut Signals,
 ) -> Result<LockGuard, Unlocked> {
     let reported: Mutex<Option<Progress>> = Mutex::new(None);
-    let failing = entry.wait_failure();
     let mut line = Line::new((watched.key, watched.aside), client.clock().now());
     let mut asking = watched.shown.then(|| watched.ask(client));
     let mut asked_at = client.clock().now();
@@ -399,7 +400,7 @@ async fn wait(
                 };
                 let reported = *reported.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(reported) = reported && watched.shown {
-                    line.show(reported, client.clock().now(), failing.get());
+                    line.show(reported, client.clock().now(), watched.failing.get());
                 }
             }
             _ = tick.tick() => {
@@ -408,7 +409,7 @@ async fn wait(
                 // The first line is to name who holds it, as far as that is known at once.
                 let waits_for_name = !is_named && asking.is_some();
                 if let Some(reported) = reported && watched.shown && !waits_for_name {
-                    line.show(reported, client.clock().now(), failing.get());
+                    line.show(reported, client.clock().now(), watched.failing.get());
                 }
                 let is_due = asking.is_none() && asked_at.until(now) >= HOLDER_EVERY;
                 if watched.shown && is_due && !is_hidden {

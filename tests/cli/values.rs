@@ -251,6 +251,32 @@ fn why_an_endpoint_cannot_be_used_is_said_once() {
 }
 
 #[test]
+fn a_file_that_cannot_be_used_is_said_with_what_named_it() {
+    let world = World::new();
+    let directory = tempfile::tempdir().unwrap();
+    let none = directory.path().join("none");
+    let none = none.to_str().unwrap();
+    for (option, variable) in [
+        ("--ca", "FERMATA_CA_FILE"),
+        ("--token-file", "FERMATA_TOKEN_FILE"),
+    ] {
+        let by_option = world.run(&["get", "k", option, none]);
+        let mut command = world.command(&["get", "k"]);
+        let by_variable = command.env(variable, none).output().unwrap();
+        for (output, whence) in [(by_option, option), (by_variable, variable)] {
+            assert_eq!(output.status.code(), Some(64), "{output:?}");
+            let said = String::from_utf8(output.stderr).unwrap();
+            let named = said.starts_with(&format!("fermata: {whence}: "));
+            assert!(named && said.contains("none: No such file"), "{said}");
+        }
+    }
+    let mut command = world.command(&["get", "k"]);
+    let output = command.env("FERMATA_TOKEN", "of two").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.starts_with("fermata: FERMATA_TOKEN: "), "{said}");
+}
+
+#[test]
 fn who_was_not_answered_hears_how_long_was_tried() {
     let mut world = World::new();
     world.stop_server();

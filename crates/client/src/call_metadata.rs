@@ -1,7 +1,8 @@
 //! What goes with each call beside its message: who calls, and from where.
 
-use tonic::Request;
+use tonic::codegen::Bytes;
 use tonic::metadata::AsciiMetadataValue;
+use tonic::{Request, Status};
 
 use super::options::Zone;
 use super::token::Token;
@@ -40,10 +41,22 @@ impl CallMetadata {
         self.token.as_ref().map(Token::sent_now)
     }
 
-    /// Whether there is another token by now than went with a call.
-    pub(super) fn has_another_token(&self, sent: Option<&AsciiMetadataValue>) -> bool {
-        let both = self.token.as_ref().zip(sent);
-        both.is_some_and(|(token, sent)| token.was_replaced(sent))
+    /// What it means that a call was refused for the token that went with it: where there is another one by now, it may be
+    /// repeated with that; where the file cannot be read, that is said as well.
+    pub(super) fn refused(&self, status: Status, sent: Option<&AsciiMetadataValue>) -> Status {
+        let Some((token, sent)) = self.token.as_ref().zip(sent) else {
+            return status;
+        };
+        if token.was_replaced(sent) {
+            return Status::unavailable("the token was replaced meanwhile");
+        }
+        let Some(why) = token.read_failure() else {
+            return status;
+        };
+        let words = format!("{}; its file cannot be read again: {why}", status.message());
+        let details = Bytes::copy_from_slice(status.details());
+        let metadata = status.metadata().clone();
+        Status::with_details_and_metadata(status.code(), words, details, metadata)
     }
 
     fn put_zone<T>(&self, request: &mut Request<T>) {

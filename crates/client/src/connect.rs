@@ -11,7 +11,6 @@ use bytes::Bytes;
 use fermata_proto::lock_admin_client::LockAdminClient;
 use fermata_proto::lock_service_client::LockServiceClient;
 use tokio::runtime::Handle;
-use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status, TimeoutExpired};
 use tonic_health::pb::health_client::HealthClient;
@@ -37,9 +36,6 @@ use super::retry::{Backoff, Verdict, is_for_elsewhere, judge};
 pub(super) const ANSWER_BYTES_MAX: usize = 65 * 1024 * 1024;
 /// The server is told this much less than what is left, so that its answer still comes in time.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(100);
-/// How h2 names it; what a server answers with TLS is no frame.
-const FRAME_SIZE_ERROR: &str = "frame with invalid size";
-
 /// A client of the lock service. Cheap to clone; clones share their connections.
 #[derive(Clone)]
 pub struct Client {
@@ -195,7 +191,7 @@ impl Client {
     {
         let replicas = connectors
             .into_iter()
-            .map(|(name, connect)| (name, Box::new(connect) as Connect))
+            .map(|(name, connect)| (name, Connect::new(connect)))
             .collect();
         Client::checked(replicas, options, clock)
     }
@@ -425,7 +421,10 @@ impl Client {
             Err(status) => {
                 let status = match is_of_deadline(&status) {
                     true => no_answer_within(timeout),
-                    false => self.unless_token_was_replaced(status, token.as_ref()),
+                    false if status.code() == Code::Unauthenticated => {
+                        self.metadata().refused(status, token.as_ref())
+                    }
+                    false => status,
                 };
                 let status = self.named(at, status);
                 match judge(&status) {
@@ -442,21 +441,6 @@ impl Client {
         }
     }
 
-    /// A token that was refused may have been replaced in its file: then the call may be repeated with that one.
-    fn unless_token_was_replaced(
-        &self,
-        status: Status,
-        sent: Option<&AsciiMetadataValue>,
-    ) -> Status {
-        if status.code() != Code::Unauthenticated {
-            return status;
-        }
-        match self.metadata().has_another_token(sent) {
-            true => Status::unavailable("the token was replaced meanwhile"),
-            false => status,
-        }
-    }
-
     /// A status that was made here, out of a broken connection, says no more than that: adds the endpoint
     /// and the first cause.
     pub(super) fn named(&self, at: usize, status: Status) -> Status {
@@ -470,8 +454,8 @@ impl Client {
             true => format!("{endpoint}: {message}"),
             false => format!("{endpoint}: {message}: {cause}"),
         };
-        if endpoint.starts_with("http://") && words.contains(FRAME_SIZE_ERROR) {
-            words.push_str(" (where the server speaks TLS: https://)");
+        if self.shared.connections.hears_tls(at) {
+            words.push_str(" (the server speaks TLS: https://)");
         }
         if let Some(why) = refused_certificate(&cause) {
             words.push_str(&format!(" ({why})"));

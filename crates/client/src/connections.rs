@@ -5,7 +5,7 @@
 //! without a word. So the streams are counted here.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -18,7 +18,25 @@ use super::pipeline::Pipeline;
 const POLLS_MAX: usize = 16;
 
 /// Makes a connection to one replica, which connects when it is first used.
-pub(super) type Connect = Box<dyn Fn() -> Channel + Send + Sync>;
+pub(super) struct Connect {
+    make: Box<dyn Fn() -> Channel + Send + Sync>,
+    hears_tls: Arc<AtomicBool>,
+}
+
+impl Connect {
+    pub(super) fn new(make: impl Fn() -> Channel + Send + Sync + 'static) -> Connect {
+        Connect {
+            make: Box::new(make),
+            hears_tls: Arc::default(),
+        }
+    }
+
+    /// A connection that is made sets this where what answers speaks TLS, and the endpoint does not.
+    #[must_use]
+    pub(super) fn that_sets(self, hears_tls: Arc<AtomicBool>) -> Connect {
+        Connect { hears_tls, ..self }
+    }
+}
 
 /// How many calls that stay open a client may have.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +51,8 @@ pub(super) struct LongCallLimits {
 struct Replica {
     /// For messages.
     name: String,
+    /// As [`Connect`] has it.
+    hears_tls: Arc<AtomicBool>,
     calls: Channel,
     /// Over the connection for calls.
     pipeline: Pipeline,
@@ -66,9 +86,10 @@ impl Connections {
     ) -> Connections {
         let per_connection = limits.per_connection.max(1);
         let replicas = replicas.into_iter().map(|(name, connect)| {
-            let calls = connect();
+            let calls = (connect.make)();
             Replica {
                 name,
+                hears_tls: Arc::clone(&connect.hears_tls),
                 pipeline: Pipeline::new(calls.clone(), metadata.clone()),
                 calls,
                 long_calls: Arc::new(LongConnections::new(connect, per_connection)),
@@ -97,6 +118,11 @@ impl Connections {
     /// The name of a replica.
     pub(super) fn name(&self, at: usize) -> &str {
         &self.replica(at).name
+    }
+
+    /// Whether a replica speaks TLS, though its endpoint says that it does not.
+    pub(super) fn hears_tls(&self, at: usize) -> bool {
+        self.replica(at).hears_tls.load(Ordering::Relaxed)
     }
 
     /// The number of the replica that is reached at this address, `HOST:PORT`.
@@ -233,7 +259,7 @@ impl LongConnections {
             }
             None => {
                 let number = open.last_key_value().map_or(0, |(last, _)| last + 1);
-                let channel = (self.connect)();
+                let channel = (self.connect.make)();
                 let connection = LongConnection {
                     channel: channel.clone(),
                     streams: 1,
@@ -264,7 +290,7 @@ mod tests {
             connections_max,
         };
         Connections::new(
-            [("a".to_owned(), Box::new(connect) as Connect)],
+            [("a".to_owned(), Connect::new(connect))],
             limits,
             &CallMetadata::default(),
         )

@@ -3,14 +3,22 @@
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use fermata_tls::Sniffed;
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint, Uri};
-use tower::{Service, service_fn};
+use tower::{BoxError, Service, ServiceExt as _, service_fn};
 
 use super::connections::Connect;
 use super::error::ConnectError;
+use super::fault::rounded;
 use super::options::ClientOptions;
 use super::tls::Tls;
 
@@ -22,7 +30,8 @@ const SOCKET_URI: &str = "http://localhost:0";
 /// What makes connections to an endpoint.
 pub(super) fn connector(endpoint: &str, options: &ClientOptions) -> Result<Connect, ConnectError> {
     let dialer = Dialer::new(endpoint, options)?;
-    Ok(Box::new(move || dialer.lazy()))
+    let hears_tls = Arc::clone(&dialer.hears_tls);
+    Ok(Connect::new(move || dialer.lazy()).that_sets(hears_tls))
 }
 
 /// Makes connections to an endpoint, for who calls the generated clients itself.
@@ -30,6 +39,10 @@ pub(super) fn connector(endpoint: &str, options: &ClientOptions) -> Result<Conne
 pub struct Dialer {
     endpoint: Endpoint,
     route: Route,
+    /// How long a connection may take to be made.
+    within: Duration,
+    /// What answers there speaks TLS, though the endpoint says it does not.
+    hears_tls: Arc<AtomicBool>,
 }
 
 /// Over what a connection goes.
@@ -68,11 +81,15 @@ impl Dialer {
             }
         };
         let endpoint = parsed
-            .connect_timeout(options.connect_timeout)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(options.ping_interval)
             .keep_alive_timeout(options.ping_interval);
-        Ok(Dialer { endpoint, route })
+        Ok(Dialer {
+            endpoint,
+            route,
+            within: options.connect_timeout,
+            hears_tls: Arc::default(),
+        })
     }
 
     /// The same with other settings of HTTP/2.
@@ -82,66 +99,92 @@ impl Dialer {
         Dialer { endpoint, ..self }
     }
 
+    /// The same with another bound on how long a connection may take to be made.
+    #[must_use]
+    pub fn connect_within(self, within: Duration) -> Dialer {
+        Dialer { within, ..self }
+    }
+
     /// A connection that is made when it is first used.
     pub fn lazy(&self) -> Channel {
-        match &self.route {
-            Route::Plain => self.endpoint.connect_lazy(),
-            Route::Tls(tls) => self
-                .endpoint
-                .connect_with_connector_lazy(secured_by(tls.clone())),
-            Route::Socket(path) => self
-                .endpoint
-                .connect_with_connector_lazy(at_socket(path.clone())),
-        }
+        self.endpoint.connect_with_connector_lazy(self.connector())
     }
 
     /// A connection that is made now.
     pub async fn connect(&self) -> Result<Channel, tonic::transport::Error> {
-        match &self.route {
-            Route::Plain => self.endpoint.connect().await,
+        self.endpoint.connect_with_connector(self.connector()).await
+    }
+
+    fn connector(
+        &self,
+    ) -> impl Service<
+        Uri,
+        Response = TokioIo<Box<dyn Wire>>,
+        Error = BoxError,
+        Future = impl Send + use<>,
+    > + Send
+    + use<> {
+        let dialer = self.clone();
+        service_fn(move |at| {
+            let dialer = dialer.clone();
+            // In here, so that what took too long is known not to have left.
+            async move {
+                let io = timeout(dialer.within, dialer.dial(at)).await;
+                let late = |_| {
+                    let words = format!("no connection within {}", rounded(dialer.within));
+                    io::Error::new(io::ErrorKind::TimedOut, words)
+                };
+                Ok::<_, BoxError>(TokioIo::new(io.map_err(late)??))
+            }
+        })
+    }
+
+    async fn dial(&self, at: Uri) -> Result<Box<dyn Wire>, BoxError> {
+        Ok(match &self.route {
+            Route::Socket(path) => Box::new(UnixStream::connect(path).await?),
             Route::Tls(tls) => {
-                let connector = secured_by(tls.clone());
-                self.endpoint.connect_with_connector(connector).await
+                let host = at.host().unwrap_or_default();
+                let host = host.trim_start_matches('[').trim_end_matches(']');
+                let host = host.to_owned();
+                let plain = self.tcp(at).await?;
+                Box::new(tls.connect(&host, plain).await?)
             }
-            Route::Socket(path) => {
-                let connector = at_socket(path.clone());
-                self.endpoint.connect_with_connector(connector).await
+            Route::Plain => {
+                let plain = self.tcp(at).await;
+                if plain.is_err() {
+                    self.hears_tls.store(false, Ordering::Relaxed);
+                }
+                let (read, write) = plain?.into_split();
+                let hears_tls = Arc::clone(&self.hears_tls);
+                // What comes of it is said as HTTP/2 says it; this is for whoever explains that.
+                let read = Sniffed::new(read, move |is_tls| {
+                    hears_tls.store(is_tls, Ordering::Relaxed);
+                    Ok(())
+                });
+                Box::new(tokio::io::join(read, write))
             }
-        }
+        })
+    }
+
+    async fn tcp(&self, at: Uri) -> Result<TcpStream, BoxError> {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        // Shared by the addresses that a name has.
+        tcp.set_connect_timeout(Some(self.within));
+        Ok(tcp.oneshot(at).await?.into_inner())
     }
 }
 
-type SecuredStream = TokioIo<tokio_rustls::client::TlsStream<TcpStream>>;
+trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 
-fn secured_by(
-    tls: Tls,
-) -> impl Service<Uri, Response = SecuredStream, Error = io::Error, Future = impl Send> + Send {
-    service_fn(move |at| secured(tls.clone(), at))
-}
-
-fn at_socket(
-    path: PathBuf,
-) -> impl Service<Uri, Response = TokioIo<UnixStream>, Error = io::Error, Future = impl Send> + Send
-{
-    service_fn(move |_: Uri| {
-        let path = path.clone();
-        async move { Ok(TokioIo::new(UnixStream::connect(path).await?)) }
-    })
-}
+impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Wire for IO {}
 
 fn is_loopback(uri: &Uri) -> bool {
     let host = uri.host().unwrap_or_default();
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let address = host.parse::<IpAddr>();
     host == "localhost" || address.is_ok_and(|address| address.to_canonical().is_loopback())
-}
-
-async fn secured(tls: Tls, at: Uri) -> io::Result<SecuredStream> {
-    let host = at.host().unwrap_or_default();
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let plain = TcpStream::connect((host, at.port_u16().unwrap_or_default())).await?;
-    plain.set_nodelay(true)?;
-    Ok(TokioIo::new(tls.connect(host, plain).await?))
 }
 
 /// An endpoint, parsed.

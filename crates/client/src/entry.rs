@@ -6,6 +6,7 @@ use tonic::Status;
 use uuid::Uuid;
 
 use super::answer::{Created, LockStatus};
+use super::call_numbers::CallNumbers;
 use super::clock::Moment;
 use super::connect::Client;
 use super::error::{CreateError, LockError, ReleaseError, WaitError};
@@ -242,10 +243,16 @@ impl QueueEntry {
             return Ok(true);
         }
         let lock_ref = &self.known.lock_ref;
-        let given_up = self.client.release_lock(lock_ref, None, || 0).await;
+        let given_up = self
+            .client
+            .release_lock(lock_ref, None, &CallNumbers::default())
+            .await;
         if !matches!(
             given_up,
-            Err(ReleaseError::Unavailable(_) | ReleaseError::Denied(_) | ReleaseError::Other(_))
+            Err(ReleaseError::Unavailable(_)
+                | ReleaseError::Limit(_)
+                | ReleaseError::Denied(_)
+                | ReleaseError::Other(_))
         ) {
             self.phase = EntryPhase::Gone;
         }

@@ -132,7 +132,7 @@ pub enum LockError {
     Wait(#[from] WaitError),
 }
 
-/// Why a read or write under the lock failed. After a write, all variants but `Invalid`, `Limit`, `Denied`
+/// Why a read or write under the lock failed. After a write, all variants but `Invalid`, `Limit`, `Denied`, `Overtaken`
 /// leave open whether it took effect; while the lock is held, write again before reading.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CriticalError {
@@ -154,6 +154,10 @@ pub enum CriticalError {
     /// The lock was taken over again while this call asked for its grant. Repeat the call.
     #[error("the lock was taken over by another replica: {0}")]
     Superseded(#[source] ServerError),
+    /// Other processes that have the lockRef call under it at the same time, and each time went first. Nothing was done by this
+    /// call: repeat it.
+    #[error("other processes use this lockRef as well, and went first; nothing was done: {0}")]
+    Overtaken(#[source] ServerError),
     /// An earlier attempt of this write may have taken effect, and repeating it was refused, as after a take-over,
     /// when somebody else with this lockRef may have written since. Nothing is known of a loss of the lock: read the
     /// value, or write again what is to stand.
@@ -186,14 +190,17 @@ impl From<Fault> for CriticalError {
             Err(Fault::Limit(error)) => CriticalError::Limit(error),
             Err(Fault::Denied(error)) => CriticalError::Denied(error),
             Err(Fault::Unavailable(error)) => CriticalError::Unavailable(error),
+            Err(Fault::Other(error)) if error.reason == ServerError::CALL_NO_NOT_ABOVE => {
+                CriticalError::Overtaken(error)
+            }
             Err(Fault::NotFound(error) | Fault::Other(error)) => CriticalError::Other(error),
         }
     }
 }
 
-/// Why a release failed. Where it carried a write, whether that took effect is unknown, but for `Invalid`, `Denied` and
-/// `Unavailable`: then it did not. The lock was given back without it, or is tried to be in the background; but
-/// with `Denied` it stays until it expires.
+/// Why a release failed. Where it carried a write, whether that took effect is unknown, but for `Invalid`, `Limit`, `Denied` and
+/// `Unavailable`: then it did not. The lock was given back without it, or is tried to be in the background until it has ended:
+/// with its session, or outside of one after its TTL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
     /// It had ended before, other than by this release: what was done under it may have been overtaken. Where the
@@ -203,6 +210,9 @@ pub enum ReleaseError {
     /// The carried write is malformed, or its value too large.
     #[error("the request is malformed: {0}")]
     Invalid(#[source] ServerError),
+    /// A limit is reached.
+    #[error("a limit is reached: {0}")]
+    Limit(#[source] ServerError),
     /// Not allowed, or not known.
     #[error("not allowed: {0}")]
     Denied(#[source] ServerError),
@@ -243,14 +253,12 @@ impl From<Fault> for ReleaseError {
         match fault.ended() {
             Ok(lost) | Err(Fault::Ended(lost)) => ReleaseError::Lost(lost),
             Err(Fault::Invalid(error)) => ReleaseError::Invalid(error),
+            Err(Fault::Limit(error)) => ReleaseError::Limit(error),
             Err(Fault::Denied(error)) => ReleaseError::Denied(error),
             Err(Fault::Unavailable(error)) => ReleaseError::Unavailable(error),
-            Err(
-                Fault::Superseded(error)
-                | Fault::NotFound(error)
-                | Fault::Limit(error)
-                | Fault::Other(error),
-            ) => ReleaseError::Other(error),
+            Err(Fault::Superseded(error) | Fault::NotFound(error) | Fault::Other(error)) => {
+                ReleaseError::Other(error)
+            }
         }
     }
 }

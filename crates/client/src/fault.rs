@@ -35,6 +35,13 @@ pub struct FieldViolation {
 }
 
 impl ServerError {
+    /// The reason where an identity may not do this.
+    pub const NOT_ALLOWED: &str = "NOT_ALLOWED";
+    /// The reason where the call's number is not above the last one under its grant.
+    pub const CALL_NO_NOT_ABOVE: &str = "CALL_NO_NOT_ABOVE";
+    /// The reason where a live lockRef has a newer grant.
+    pub const GRANT_SUPERSEDED: &str = "GRANT_SUPERSEDED";
+
     pub(super) fn new(status: &Status) -> ServerError {
         let fields = status
             .get_details_bad_request()
@@ -142,14 +149,11 @@ pub(super) enum Fault {
     Other(ServerError),
 }
 
-/// The reason of a live lockRef whose grant is not the newest (`google.rpc.ErrorInfo`).
-pub(super) const GRANT_SUPERSEDED: &str = "GRANT_SUPERSEDED";
-
 impl Fault {
     pub(super) fn new(status: &Status) -> Fault {
         let error = ServerError::new(status);
         match status.code() {
-            Code::FailedPrecondition if error.reason == GRANT_SUPERSEDED => {
+            Code::FailedPrecondition if error.reason == ServerError::GRANT_SUPERSEDED => {
                 Fault::Superseded(error)
             }
             Code::FailedPrecondition => match end_reason(&error.reason) {
@@ -183,6 +187,7 @@ impl Fault {
             | Fault::Invalid(error)
             | Fault::Limit(error)
             | Fault::Denied(error) => Ok(error),
+            Fault::Other(error) if error.reason == ServerError::CALL_NO_NOT_ABOVE => Ok(error),
             Fault::Ended(_) | Fault::NotFound(_) | Fault::Unavailable(_) | Fault::Other(_) => {
                 Err(self)
             }

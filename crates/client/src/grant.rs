@@ -1,9 +1,8 @@
 //! What a holder holds: its lockRef with the present grant, and the numbers of its calls.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use tokio::sync::watch;
 
+use super::call_numbers::CallNumbers;
 use super::secret_text::Shown;
 
 /// The present grant.
@@ -29,8 +28,8 @@ impl std::fmt::Debug for Grant {
 /// The grant of one entry, as it changes.
 pub(super) struct Grants {
     grant: watch::Sender<Grant>,
-    /// The number of the last critical call.
-    call_no: AtomicU64,
+    /// Those of its critical calls.
+    pub(super) call_numbers: CallNumbers,
 }
 
 impl Grants {
@@ -41,7 +40,7 @@ impl Grants {
                 fencing_token,
                 take_overs: 0,
             }),
-            call_no: AtomicU64::new(0),
+            call_numbers: CallNumbers::default(),
         }
     }
 
@@ -62,12 +61,6 @@ impl Grants {
         });
     }
 
-    /// The number for the next critical call. Each attempt has its own: one that was given up cannot land
-    /// after its successor.
-    pub(super) fn next_call_no(&self) -> u64 {
-        self.call_no.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
     /// Told of every newer grant.
     pub(super) fn changes(&self) -> watch::Receiver<Grant> {
         self.grant.subscribe()
@@ -86,12 +79,5 @@ mod tests {
         let present = grants.present();
         assert_eq!((present.fencing_token, present.take_overs), (30, 1));
         assert!(present.lock_ref.ends_with("@30"));
-    }
-
-    #[test]
-    fn call_numbers_only_grow() {
-        let grants = Grants::new(String::new(), 1);
-        let numbers: Vec<u64> = (0..3).map(|_| grants.next_call_no()).collect();
-        assert_eq!(numbers, [1, 2, 3]);
     }
 }

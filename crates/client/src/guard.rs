@@ -7,6 +7,7 @@ use bytes::Bytes;
 use tokio::task::JoinHandle;
 
 use super::answer::{GrantedValue, Mutation, Value};
+use super::call_numbers::Overtaken;
 use super::clock::Moment;
 use super::connect::Client;
 use super::error::{CriticalError, ReleaseError};
@@ -211,8 +212,8 @@ impl LockGuard {
     pub async fn get(&self) -> Result<Value, CriticalError> {
         let held_lock = &self.held_lock;
         let read = |lock_ref: String| async move {
-            let call_no = || held_lock.grants.next_call_no();
-            held_lock.client.critical_get_raw(&lock_ref, call_no).await
+            let numbers = &held_lock.grants.call_numbers;
+            held_lock.client.critical_get_raw(&lock_ref, numbers).await
         };
         held_lock.critical(&SentWrite::default(), read).await
     }
@@ -231,9 +232,8 @@ impl LockGuard {
         let held_lock = &self.held_lock;
         let (mutation, sent) = (&mutation, &SentWrite::default());
         let write = |lock_ref: String| async move {
-            let call_no = || held_lock.grants.next_call_no();
-            let client = &held_lock.client;
-            let written = client.critical_write_raw(&lock_ref, mutation, sent, call_no);
+            let (client, numbers) = (&held_lock.client, &held_lock.grants.call_numbers);
+            let written = client.critical_write_raw(&lock_ref, mutation, sent, numbers);
             Ok(((), written.await?))
         };
         held_lock.critical(sent, write).await
@@ -266,7 +266,8 @@ impl LockGuard {
         let lock_ref = self.held_lock.grants.present().lock_ref;
         let client = &self.held_lock.client;
         let sent = SentWrite::default();
-        let releasing = client.release_raw(&lock_ref, None, &sent, || 0, RELEASE_AFTER_PUT_MAX);
+        let numbers = &self.held_lock.grants.call_numbers;
+        let releasing = client.release_raw(&lock_ref, None, &sent, numbers, RELEASE_AFTER_PUT_MAX);
         match tokio::time::timeout(RELEASE_AFTER_PUT_MAX, releasing).await {
             Ok(Ok(_)) => self.held = false,
             Ok(Err(status)) if Fault::new(&status).ended().is_ok() => self.held = false,
@@ -291,14 +292,15 @@ impl LockGuard {
         // It is valid now, when the first attempt is sent.
         let by_memory = !self.durable();
         let mut regranted = false;
+        let mut overtaken = Overtaken::default();
         let sent = SentWrite::default();
         loop {
             let timeout = held_lock.client.now().until(end);
-            let call_no = || held_lock.grants.next_call_no();
+            let numbers = &held_lock.grants.call_numbers;
             let lock_ref = held_lock.grants.present().lock_ref;
             let released = held_lock
                 .client
-                .release_raw(&lock_ref, put.as_ref(), &sent, call_no, timeout)
+                .release_raw(&lock_ref, put.as_ref(), &sent, numbers, timeout)
                 .await;
             let in_doubt = put.is_some() && sent.is_in_doubt();
             let fault = match released {
@@ -311,6 +313,7 @@ impl LockGuard {
                     self.held = false;
                     return Ok(());
                 }
+                Err(status) if !in_doubt && overtaken.again(&status) => continue,
                 Err(status) => Fault::new(&status),
             };
             match fault.ended() {

@@ -8,6 +8,7 @@ use tokio::sync::{Mutex, Notify, watch};
 use tonic::Status;
 
 use super::answer::{Acquired, LockStatus};
+use super::call_numbers::Overtaken;
 use super::clock::sleep_until;
 use super::connect::Client;
 use super::error::CriticalError;
@@ -252,8 +253,8 @@ impl HeldLock {
         }
     }
 
-    /// Makes one critical call, for a superseded grant a second time with the new one; but not a write that may have
-    /// been done: under the new grant another one may have written.
+    /// Makes one critical call, for a superseded grant a second time with the new one, and once more where another process
+    /// with the lockRef went first; but not a write that may have been done: another one may have written since.
     pub(super) async fn critical<T, F, Fut>(
         &self,
         sent: &SentWrite,
@@ -266,6 +267,7 @@ impl HeldLock {
     {
         let _turn = self.turn.lock().await;
         let mut regranted = false;
+        let mut overtaken = Overtaken::default();
         loop {
             if let Some(lost) = self.lost_now() {
                 return Err(CriticalError::Lost(lost));
@@ -280,6 +282,7 @@ impl HeldLock {
                         Some(lost) => Err(CriticalError::Lost(lost)),
                     };
                 }
+                Err(status) if !sent.is_in_doubt() && overtaken.again(&status) => continue,
                 Err(status) => Fault::new(&status),
             };
             match fault.ended() {

@@ -53,6 +53,7 @@ mod alert;
 mod answer;
 mod background;
 mod call_metadata;
+mod call_numbers;
 mod calls;
 mod clock;
 mod confirms;
@@ -77,6 +78,7 @@ mod progress;
 mod release;
 mod renewal;
 mod request;
+mod reread;
 mod retry;
 mod secret_text;
 mod sent_write;
@@ -91,6 +93,7 @@ mod watch;
 
 pub use answer::{Acquired, Created, LockStatus, Mutation, Renewed, Value};
 pub use call_metadata::CallMetadata;
+pub use call_numbers::CallNumbers;
 pub use clock::{BootClock, Clock, Moment};
 pub use connect::Client;
 pub use endpoint::Dialer;
@@ -100,6 +103,7 @@ pub use error::{
     WaitError,
 };
 pub use fault::{FieldViolation, ServerError};
+pub use fermata_tls::FileError;
 pub use guard::{GuardState, LockGuard};
 pub use last_failure::WaitFailure;
 pub use lost::{Lost, LostReason};

@@ -7,10 +7,15 @@ use uuid::Uuid;
 
 use super::clock::sleep_until;
 use super::connect::Client;
-use super::fault::Fault;
+use super::fault::{Fault, ServerError};
 use super::lease::{LeaseEnd, LeaseWatch};
 use super::request::LockRequest;
 use super::retry::Backoff;
+
+/// A release that no rule allows is tried again after this, each time doubled, …
+const NOT_ALLOWED_AGAIN_AFTER: Duration = Duration::from_secs(5);
+/// … up to this: each one is a line in the audit log of a server.
+const NOT_ALLOWED_AGAIN_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// How long an entry without a session lives at most that asked for no TTL of its own, by the servers' default.
 const TTL_DEFAULT: Duration = Duration::from_secs(30);
@@ -113,6 +118,7 @@ where
     F: Future<Output = Result<T, Status>>,
 {
     let mut backoff = Backoff::new();
+    let mut not_allowed_pause = NOT_ALLOWED_AGAIN_AFTER;
     loop {
         let status = match call().await {
             Ok(answer) => return Some(answer),
@@ -124,10 +130,10 @@ where
                 tracing::debug!(%error, "an entry is left to expire");
                 return None;
             }
-            // By the service itself: a rule was taken away. One whose token is refused may have another one soon.
-            Fault::Denied(error) if error.reason == "NOT_ALLOWED" => {
-                tracing::debug!(%error, "an entry is left to expire");
-                return None;
+            // A rule was taken away, for a moment maybe: an entry in a session would be held for as long as that lives.
+            Fault::Denied(error) if error.reason == ServerError::NOT_ALLOWED => {
+                tokio::time::sleep(not_allowed_pause).await;
+                not_allowed_pause = (not_allowed_pause * 2).min(NOT_ALLOWED_AGAIN_AFTER_MAX);
             }
             // A limit says nothing of the entry that may be there; nor does a proxy that denies a call.
             Fault::Limit(error)

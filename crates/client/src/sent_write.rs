@@ -9,6 +9,7 @@ use fermata_proto::DOMAIN;
 use tonic::{Code, ConnectError, Response, Status};
 use tonic_types::{ErrorInfo, StatusExt};
 
+use super::call_numbers::NotAbove;
 use super::pipeline::NotSent;
 
 /// The reasons of an UNAVAILABLE that comes before anything was done.
@@ -52,6 +53,7 @@ fn may_have_taken_effect(status: &Status) -> bool {
     let is_unknown = |info: &ErrorInfo| info.metadata.get("write").is_some_and(|w| w == "unknown");
     // Of a release the store may have done the write, and not the rest of it.
     is_unknown(&info)
+        || NotAbove::of(status).is_some_and(|refused| refused.came_before())
         || status.code() == Code::Unavailable && !NOTHING_DONE.contains(&&*info.reason)
 }
 
@@ -71,10 +73,45 @@ fn never_left(status: &Status) -> bool {
 mod tests {
     use std::collections::HashMap;
     use std::sync::Arc;
+    use std::time::Duration;
 
     use tonic_types::ErrorDetails;
 
+    use fermata_proto::GetRequest;
+    use fermata_proto::lock_service_client::LockServiceClient;
+    use tokio::net::{TcpSocket, TcpStream};
+    use tokio::time::timeout;
+
     use super::*;
+    use crate::tests::fake::not_above;
+    use crate::{ClientOptions, Dialer};
+
+    /// As that of a machine that is gone.
+    #[tokio::test]
+    async fn a_call_whose_connection_took_too_long_has_not_left() {
+        let span = Duration::from_millis(200);
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let silent = socket.listen(1).unwrap();
+        let address = silent.local_addr().unwrap();
+        // Once its queue is full, what comes is dropped.
+        let mut queued = Vec::new();
+        while let Ok(connected) = timeout(span, TcpStream::connect(address)).await {
+            queued.push(connected.unwrap());
+        }
+        for host in ["127.0.0.1", "localhost"] {
+            let endpoint = format!("http://{host}:{}", address.port());
+            let options = ClientOptions {
+                connect_timeout: span,
+                ..ClientOptions::default()
+            };
+            let dialer = Dialer::new(&endpoint, &options).unwrap();
+            let mut client = LockServiceClient::new(dialer.lazy());
+            let status = client.get(GetRequest::default()).await.unwrap_err();
+            assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+            assert!(never_left(&status), "{status:?}");
+        }
+    }
 
     fn answered(code: Code, reason: &str, write: Option<&str>) -> Status {
         let metadata: HashMap<String, String> = write
@@ -113,6 +150,9 @@ mod tests {
                 answered(Code::Unavailable, "OUTCOME_UNKNOWN", Some("unknown")),
                 true,
             ),
+            (not_above(7, 9), false),
+            // The same call came before.
+            (not_above(7, 7), true),
         ] {
             assert_eq!(may_have_taken_effect(&status), expected, "{status:?}");
         }

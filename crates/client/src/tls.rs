@@ -2,7 +2,8 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
 use fermata_tls::{self as tls, FileError};
 use rustls::ClientConfig;
@@ -11,6 +12,8 @@ use rustls::version::{TLS12, TLS13};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+
+use super::reread::Reread;
 
 /// What is spoken inside.
 const HTTP2: &[u8] = b"h2";
@@ -22,7 +25,7 @@ const HTTP2: &[u8] = b"h2";
 #[derive(Clone)]
 pub struct Tls {
     files: Arc<Files>,
-    last: Arc<Mutex<Arc<ClientConfig>>>,
+    last: Reread<Arc<ClientConfig>>,
 }
 
 struct Files {
@@ -33,30 +36,19 @@ struct Files {
 
 impl Tls {
     /// Trusts servers whose certificates are signed by those in `ca_file`, as PEM; shows the certificate of these files, with
-    /// its key, where there is one.
+    /// its key, where there is one. Each is a regular file, or a link to one, of 1 MiB at most.
     pub fn from_files(
         ca_file: impl Into<PathBuf>,
         own: Option<(PathBuf, PathBuf)>,
     ) -> Result<Tls, FileError> {
         let ca = ca_file.into();
-        let files = Files { ca, own };
+        let files = Arc::new(Files { ca, own });
         let config = files.read()?;
-        Ok(Tls {
-            files: Arc::new(files),
-            last: Arc::new(Mutex::new(config)),
-        })
-    }
-
-    fn config(&self) -> Arc<ClientConfig> {
-        let read = self.files.read();
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        match read {
-            Ok(config) => *last = config,
-            Err(error) => {
-                tracing::warn!(%error, "the certificates are not read again; the last ones are used")
-            }
-        }
-        Arc::clone(&last)
+        let read_from = Arc::clone(&files);
+        let last = Reread::new("the certificates", config, move || {
+            read_from.read().map_err(|error| error.to_string())
+        });
+        Ok(Tls { files, last })
     }
 
     /// To the server that is reached at this name or IP address.
@@ -67,12 +59,16 @@ impl Tls {
     ) -> io::Result<TlsStream<TcpStream>> {
         let named = ServerName::try_from(host.to_owned());
         let named = named.map_err(|error| io::Error::other(format!("{host}: {error}")))?;
-        let connector = TlsConnector::from(self.config());
+        let connector = TlsConnector::from(self.last.value(Duration::ZERO));
         connector.connect(named, io).await.map_err(|error| {
-            match tls::distrust(&error, "the server") {
-                Some(why) => io::Error::new(error.kind(), why),
-                None => error,
-            }
+            let Some(why) = tls::distrust(&error, "the server") else {
+                return error;
+            };
+            let words = match self.last.failure() {
+                None => why,
+                Some(failure) => format!("{why}; the files cannot be read again: {failure}"),
+            };
+            io::Error::new(error.kind(), words)
         })
     }
 }

@@ -1,19 +1,18 @@
 //! The token by which a service knows its client.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
+use fermata_files::ReadError;
 use tonic::Request;
 use tonic::metadata::AsciiMetadataValue;
 
+use super::reread::Reread;
+
 /// A file is read again this often at most, while calls are made.
 const READ_EVERY: Duration = Duration::from_secs(1);
-/// So long a call waits for that at most.
-const READ_WITHIN: Duration = Duration::from_millis(100);
 /// A larger file holds no token.
 const BYTES_MAX: u64 = 4096;
 
@@ -25,21 +24,10 @@ pub struct Token(Arc<Source>);
 
 enum Source {
     Text(AsciiMetadataValue),
-    File(Arc<TokenFile>),
-}
-
-struct TokenFile {
-    path: PathBuf,
-    last: Mutex<LastRead>,
-    /// Notified when it was read.
-    was_read: Condvar,
-}
-
-struct LastRead {
-    /// When that began.
-    at: Instant,
-    value: AsciiMetadataValue,
-    is_reading: bool,
+    File {
+        path: PathBuf,
+        last: Reread<AsciiMetadataValue>,
+    },
 }
 
 /// What is no token.
@@ -57,17 +45,14 @@ impl Token {
     /// one that was read last is used.
     pub fn from_file(path: impl Into<PathBuf>) -> Result<Token, InvalidToken> {
         let path = path.into();
-        let last = Mutex::new(LastRead {
-            at: Instant::now(),
-            value: read(&path)?,
-            is_reading: false,
+        // At the start it may be a pipe, `<(...)`.
+        let value = read(&path, fermata_files::read)?;
+        let read_from = path.clone();
+        let last = Reread::new("the token", value, move || {
+            let again = read(&read_from, fermata_files::read_regular);
+            again.map_err(|error| error.to_string())
         });
-        let file = TokenFile {
-            path,
-            last,
-            was_read: Condvar::new(),
-        };
-        Ok(Token(Arc::new(Source::File(Arc::new(file)))))
+        Ok(Token(Arc::new(Source::File { path, last })))
     }
 
     /// Puts it on a call.
@@ -90,6 +75,21 @@ impl Token {
         *sent != self.value(Duration::ZERO)
     }
 
+    /// Why it is not what its file holds now, for people.
+    pub(super) fn read_failure(&self) -> Option<String> {
+        match &*self.0 {
+            Source::Text(_) => None,
+            Source::File { path, last } => {
+                let why = last.failure()?;
+                // Most errors name the file.
+                Some(match why.contains(&*path.to_string_lossy()) {
+                    true => why,
+                    false => format!("{}: {why}", path.display()),
+                })
+            }
+        }
+    }
+
     fn insert<T>(&self, request: &mut Request<T>, no_older: Duration) {
         let value = self.value(no_older);
         request.metadata_mut().insert("authorization", value);
@@ -98,60 +98,8 @@ impl Token {
     fn value(&self, no_older: Duration) -> AsciiMetadataValue {
         match &*self.0 {
             Source::Text(value) => value.clone(),
-            Source::File(file) => file.value(no_older),
+            Source::File { last, .. } => last.value(no_older),
         }
-    }
-}
-
-impl TokenFile {
-    fn lock(&self) -> MutexGuard<'_, LastRead> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What it holds, or held so long ago at most; what it held last where it cannot be read in time.
-    fn value(self: &Arc<TokenFile>, no_older: Duration) -> AsciiMetadataValue {
-        let mut last = self.lock();
-        if last.at.elapsed() >= no_older {
-            // What is being read now may be what it held before.
-            last = self.wait(last);
-            if !last.is_reading && last.at.elapsed() >= no_older {
-                last.at = Instant::now();
-                last.is_reading = self.begin();
-                last = self.wait(last);
-            }
-            if last.is_reading {
-                // A file system that hangs holds up a call now and then, and not each.
-                last.at = Instant::now();
-            }
-        }
-        last.value.clone()
-    }
-
-    fn wait<'a>(&self, last: MutexGuard<'a, LastRead>) -> MutexGuard<'a, LastRead> {
-        let waited = self
-            .was_read
-            .wait_timeout_while(last, READ_WITHIN, |last| last.is_reading);
-        waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    /// Reads it in a thread of its own, which may hang with the file system. False: there can be none.
-    fn begin(self: &Arc<TokenFile>) -> bool {
-        let file = Arc::clone(self);
-        let thread = std::thread::Builder::new().name("token".to_owned());
-        let begun = thread.spawn(move || {
-            let read = read_again(&file.path);
-            let mut last = file.lock();
-            last.is_reading = false;
-            match read {
-                Ok(value) => last.value = value,
-                Err(error) => {
-                    tracing::warn!(%error, "the token is not read again; the last one is used");
-                }
-            }
-            drop(last);
-            file.was_read.notify_all();
-        });
-        begun.is_ok()
     }
 }
 
@@ -159,7 +107,7 @@ impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
             Source::Text(_) => f.write_str("Token"),
-            Source::File(file) => write!(f, "Token of {}", file.path.display()),
+            Source::File { path, .. } => write!(f, "Token of {}", path.display()),
         }
     }
 }
@@ -179,29 +127,13 @@ fn value(text: &str) -> Result<AsciiMetadataValue, InvalidToken> {
     }
 }
 
-fn read(path: &Path) -> Result<AsciiMetadataValue, InvalidToken> {
+fn read(
+    path: &Path,
+    read: impl Fn(&Path, u64) -> Result<Vec<u8>, ReadError>,
+) -> Result<AsciiMetadataValue, InvalidToken> {
     let failed = |why: &dyn fmt::Display| InvalidToken(format!("{}: {why}", path.display()));
-    let mut text = String::new();
-    let read = File::open(path).and_then(|file| {
-        let mut bounded = file.take(BYTES_MAX + 1);
-        bounded.read_to_string(&mut text)
-    });
-    let bytes = read.map_err(|error| failed(&error))?;
-    if bytes as u64 > BYTES_MAX {
-        return Err(failed(&format!("it has more than {BYTES_MAX} bytes")));
-    }
-    value(&text).map_err(|InvalidToken(why)| failed(&why))
-}
-
-/// The same while calls are made: what is no regular file, such as a pipe, might have them wait for ever.
-fn read_again(path: &Path) -> Result<AsciiMetadataValue, InvalidToken> {
-    match std::fs::metadata(path).is_ok_and(|found| found.is_file()) {
-        true => read(path),
-        false => {
-            let path = path.display();
-            Err(InvalidToken(format!("{path}: it is no regular file (now)")))
-        }
-    }
+    let text = read(path, BYTES_MAX).and_then(fermata_files::text);
+    value(&text.map_err(|error| failed(&error))?).map_err(|InvalidToken(why)| failed(&why))
 }
 
 #[cfg(test)]
@@ -228,6 +160,8 @@ mod tests {
         let made = std::process::Command::new("mkfifo").arg(&file).status();
         assert!(made.unwrap().success());
         assert_eq!(sent(&token), "Bearer fmt_one");
+        let why = token.read_failure().unwrap();
+        assert!(why.ends_with("token: it is no regular file"), "{why}");
         std::fs::remove_file(&file).unwrap();
         std::fs::write(&file, "fmt_two").unwrap();
         assert_eq!(sent(&token), "Bearer fmt_two");

@@ -150,11 +150,7 @@ impl From<CriticalError> for Failure {
             }
             CriticalError::Lost(_) => exit::LOCK_LOST,
             CriticalError::Invalid(_) => exit::USAGE,
-            CriticalError::Limit(_) => exit::TEMPORARY,
-            // Another command used the lockRef at the same time, or from a machine whose clock is ahead: nothing was done.
-            CriticalError::Other(ref refused) if refused.reason == "CALL_NO_NOT_ABOVE" => {
-                exit::TEMPORARY
-            }
+            CriticalError::Limit(_) | CriticalError::Overtaken(_) => exit::TEMPORARY,
             CriticalError::Denied(_) => exit::DENIED,
             CriticalError::Unavailable(_)
             | CriticalError::Superseded(_)
@@ -170,6 +166,7 @@ impl From<ReleaseError> for Failure {
         let code = match error {
             ReleaseError::Lost(_) => exit::LOCK_LOST,
             ReleaseError::Invalid(_) => exit::USAGE,
+            ReleaseError::Limit(_) => exit::TEMPORARY,
             ReleaseError::Denied(_) => exit::DENIED,
             ReleaseError::Unavailable(_)
             | ReleaseError::WriteUnknown(_)

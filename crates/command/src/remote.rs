@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use std::{env, io};
 
-use fermata_client::{Client, ClientOptions, Tls, Token};
+use fermata_client::{Client, ClientOptions, FileError, Tls, Token};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::interval;
 
@@ -153,6 +153,16 @@ impl Remote {
         say: impl FnOnce(String) + Send + 'static,
     ) -> Result<Client, Failure> {
         let client = self.quiet_client(options)?;
+        self.say_where_nobody_answers(&client, say);
+        Ok(client)
+    }
+
+    /// Says once, beside what goes on, that nobody answers this client, and why.
+    pub fn say_where_nobody_answers(
+        &self,
+        client: &Client,
+        say: impl FnOnce(String) + Send + 'static,
+    ) {
         let (endpoints, asking) = (self.endpoints(), client.clone());
         tokio::spawn(async move {
             let timeout = asking.options().timeout;
@@ -164,7 +174,6 @@ impl Remote {
                 say(line);
             }
         });
-        Ok(client)
     }
 
     /// A client for these that says nothing by itself, for who draws on the terminal. What is not given is as in
@@ -211,9 +220,14 @@ impl Remote {
             (None, Some(text)) => Token::from_text(&text),
             (None, None) => return Ok(None),
         };
+        let whence = match (&self.token_file, path(TOKEN_FILE_VARIABLE)) {
+            (Some(_), _) => "--token-file",
+            (None, Some(_)) => TOKEN_FILE_VARIABLE,
+            (None, None) => TOKEN_VARIABLE,
+        };
         match token {
             Ok(token) => Ok(Some(token)),
-            Err(error) => Err(Failure::usage(error.to_string())),
+            Err(error) => Err(Failure::usage(format!("{whence}: {error}"))),
         }
     }
 
@@ -242,8 +256,30 @@ impl Remote {
         };
         match Tls::from_files(ca, own) {
             Ok(tls) => Ok(Some(tls)),
-            Err(error) => Err(Failure::usage(error.to_string())),
+            Err(error) => Err(self.unusable(error)),
         }
+    }
+
+    /// Which file cannot be used, by what named it.
+    fn unusable(&self, error: FileError) -> Failure {
+        let (why, option, name, variable) = match error {
+            // A client has no CA of clients.
+            FileError::Ca(why) | FileError::ClientCa(why) => (why, &self.ca, "--ca", CA_VARIABLE),
+            FileError::Certificate(why) => (
+                why,
+                &self.certificate,
+                "--certificate",
+                CERTIFICATE_VARIABLE,
+            ),
+            FileError::Key(why) => (
+                why,
+                &self.certificate_key,
+                "--certificate-key",
+                KEY_VARIABLE,
+            ),
+        };
+        let whence = if option.is_some() { name } else { variable };
+        Failure::usage(format!("{whence}: {why}"))
     }
 }
 

@@ -1,14 +1,19 @@
 //! What TLS on any way needs: certificates from files, the cryptography, and what a refusal means. Who is trusted is
 //! said where the way is.
 
+mod sniffed;
+
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use fermata_files::{ReadError, SMALL_FILE_BYTES_MAX, read_regular};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{CertificateError, Error, OtherError, RootCertStore};
+
+pub use sniffed::Sniffed;
 
 /// Which file cannot be used, by its setting, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -49,30 +54,25 @@ pub fn authorities(file: &Path) -> Result<RootCertStore, String> {
 
 /// One at least.
 pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    regular(file)?;
-    let unreadable = |error: pem::Error| unreadable(file, "certificate", &error);
-    let read = CertificateDer::pem_file_iter(file).map_err(unreadable)?;
-    let certificates: Vec<_> = read.collect::<Result<_, _>>().map_err(unreadable)?;
+    let unusable = |error: pem::Error| unusable_pem(file, "certificate", &error);
+    let pem = read(file)?;
+    let found = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
+    let certificates = found.map_err(unusable)?;
     match certificates.is_empty() {
-        true => Err(unreadable(pem::Error::NoItemsFound)),
+        true => Err(unusable(pem::Error::NoItemsFound)),
         false => Ok(certificates),
     }
 }
 
 /// A private key.
 pub fn key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
-    regular(file)?;
-    PrivateKeyDer::from_pem_file(file).map_err(|error| unreadable(file, "private key", &error))
+    let key = PrivateKeyDer::from_pem_slice(&read(file)?);
+    key.map_err(|error| unusable_pem(file, "private key", &error))
 }
 
-/// They are read again and again: a pipe would have the next reader wait for ever.
-fn regular(file: &Path) -> Result<(), String> {
-    let found = std::fs::metadata(file);
-    let found = found.map_err(|error| unreadable(file, "", &pem::Error::Io(error)))?;
-    match found.is_file() {
-        true => Ok(()),
-        false => Err(format!("{} is no regular file", file.display())),
-    }
+fn read(file: &Path) -> Result<Vec<u8>, String> {
+    let unread = |error: ReadError| format!("{}: {error}", file.display());
+    read_regular(file, SMALL_FILE_BYTES_MAX).map_err(unread)
 }
 
 /// The certificate and the key of these files are not of each other.
@@ -81,11 +81,10 @@ pub fn not_a_pair(certificate_file: &Path, key_file: &Path, error: &Error) -> St
     format!("{certificate} and {key} do not go together: {error}")
 }
 
-fn unreadable(file: &Path, what: &str, error: &pem::Error) -> String {
+fn unusable_pem(file: &Path, what: &str, error: &pem::Error) -> String {
     let file = file.display();
     match error {
         pem::Error::NoItemsFound => format!("{file} holds no {what} in PEM"),
-        pem::Error::Io(error) => format!("{file}: {error}"),
         other => format!("{file} holds no {what} in PEM: {other}"),
     }
 }

@@ -3,16 +3,18 @@
 //! Files are compared by what they hold: Kubernetes swaps a link to them, and two writes may have one time. What cannot be used
 //! leaves in force what was, and is tried again.
 
-use std::fs::{self, File};
-use std::io::Read as _;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::task::spawn_blocking;
-use tokio::time::{MissedTickBehavior, interval};
+use fermata_files::{SMALL_FILE_BYTES_MAX, read_regular};
+use futures_util::future::join_all;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::access::{Access, AccessFiles, FILE_BYTES_MAX};
+use crate::access::{Access, AccessFiles};
+use crate::cli::detached::detached;
 use crate::cli::settings::Settings;
 use crate::lock::TableName;
 use crate::server::{ClientTls, ClientTlsFiles, PeerTls, PeerTlsFiles};
@@ -20,6 +22,9 @@ use crate::telemetry::LogFilter;
 
 /// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// A look that takes longer is said.
+const LOOK_MAX: Duration = Duration::from_secs(10);
 
 /// How often certificates are taken again that did not change: that one is about to expire is said each time.
 const TAKE_AGAIN_AFTER: Duration = Duration::from_secs(24 * 3600);
@@ -176,39 +181,63 @@ impl Watched {
 }
 
 fn read(files: &[PathBuf]) -> Contents {
-    let read = |file: &PathBuf| {
-        // What is no file might never be read to its end.
-        let is_file = fs::metadata(file).is_ok_and(|found| found.is_file());
-        let file = is_file.then(|| File::open(file).ok())??;
-        let mut bytes = Vec::new();
-        let read = file.take(FILE_BYTES_MAX).read_to_end(&mut bytes);
-        read.is_ok().then_some(bytes)
-    };
+    let read = |file: &PathBuf| read_regular(file, SMALL_FILE_BYTES_MAX).ok();
     files.iter().map(read).collect()
 }
 
-/// Looks at the files for as long as it is polled; at once when `asked` is notified.
-pub async fn follow(watched: Vec<Watched>, asked: Arc<tokio::sync::Notify>) {
-    let mut watched = watched;
-    let mut looks = interval(LOOK_EVERY);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        let is_asked = tokio::select! {
-            biased;
-            () = asked.notified() => true,
-            _ = looks.tick() => false,
-        };
-        let looked = spawn_blocking(move || {
-            let now = Instant::now();
-            watched.iter_mut().for_each(|one| one.look(is_asked, now));
-            watched
-        });
-        match looked.await {
-            Ok(back) => watched = back,
-            Err(error) => {
-                tracing::error!(%error, "files are no longer looked at");
-                return std::future::pending().await;
+/// Looks at all of the files for as long as it is polled; at once when `asked` changes. Each by itself: where those of one hang with
+/// their file system, the others are looked at all the same.
+pub async fn follow(watched: Vec<Watched>, asked: watch::Receiver<()>) {
+    join_all(watched.into_iter().map(|one| one.follow(asked.clone()))).await;
+}
+
+impl Watched {
+    async fn follow(self, mut asked: watch::Receiver<()>) {
+        let (what, only_asked) = (self.what, self.only_asked);
+        let watched = Arc::new(Mutex::new(self));
+        let mut looks = interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut failed = false;
+        // What was asked for, and not done yet.
+        let mut is_asked = false;
+        loop {
+            tokio::select! {
+                biased;
+                Ok(()) = asked.changed() => is_asked = true,
+                _ = looks.tick(), if !only_asked || is_asked => {}
+                else => return,
             }
+            let watched = Arc::clone(&watched);
+            // Not in a thread of the runtime, for whose end it waits.
+            let looking = detached("files", move || {
+                let mut watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
+                watched.look(is_asked, Instant::now());
+                Ok(())
+            });
+            match said_where_it_hangs(looking, what).await {
+                Ok(()) => (is_asked, failed) = (false, false),
+                // Tried again: there may be threads again.
+                Err(error) => {
+                    if !std::mem::replace(&mut failed, true) {
+                        tracing::error!(%error, "{what}: the files cannot be looked at");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What a look gives; that it takes long is said once.
+async fn said_where_it_hangs<T>(look: impl Future<Output = T>, what: &str) -> T {
+    let mut look = pin!(look);
+    match timeout(LOOK_MAX, &mut look).await {
+        Ok(looked) => looked,
+        Err(_) => {
+            tracing::warn!(
+                "{what}: a file cannot be read to its end for {} s; what was in force stays so, and changes are not seen until it can",
+                LOOK_MAX.as_secs()
+            );
+            look.await
         }
     }
 }
@@ -216,8 +245,33 @@ pub async fn follow(watched: Vec<Watched>, asked: Arc<tokio::sync::Notify>) {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
 
     use super::*;
+
+    /// As on a file system that hangs.
+    #[tokio::test]
+    async fn what_hangs_keeps_the_others_from_nothing() {
+        let (hang, hanging) = mpsc::channel::<()>();
+        let hanging = std::sync::Mutex::new(hanging);
+        let (looked, mut looks) = tokio::sync::mpsc::unbounded_channel();
+        let hangs = Watched::new("what hangs", Vec::new(), move || {
+            let _ = hanging.lock().unwrap().recv();
+            Ok(())
+        });
+        let goes_on = Watched::new("what goes on", Vec::new(), move || {
+            looked.send(()).map_err(|error| error.to_string())
+        });
+        let (asked, is_asked) = watch::channel(());
+        let following = tokio::spawn(follow(vec![hangs, goes_on], is_asked));
+        for _ in 0..3 {
+            asked.send_replace(());
+            let within = Duration::from_secs(10);
+            timeout(within, looks.recv()).await.unwrap().unwrap();
+        }
+        following.abort();
+        drop(hang);
+    }
 
     #[test]
     fn files_are_taken_when_they_change_and_when_that_is_asked_for() {

@@ -1,13 +1,14 @@
 //! The signals that end the service, and the one that has it read its files again.
 
 use std::io;
-use std::sync::Arc;
+use std::time::Instant;
 
 use fermata_command::exit;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use crate::cli::end::end;
+use crate::cli::signals::ECHO_MAX;
 use fermata_command::ignored::is_ignored;
 
 /// SIGTERM and SIGINT, and SIGHUP, heard from when this is made.
@@ -15,23 +16,27 @@ pub struct EndSignals {
     hangup: Option<Signal>,
     interrupt: Option<Signal>,
     terminate: Option<Signal>,
-    reload: Arc<Notify>,
+    reload: watch::Sender<()>,
+    /// As it was at first.
+    asked: watch::Receiver<()>,
 }
 
 impl EndSignals {
     /// Hears them from now on.
     pub fn new() -> Result<EndSignals, io::Error> {
+        let (reload, asked) = watch::channel(());
         Ok(EndSignals {
             hangup: heard(SignalKind::hangup())?,
             interrupt: heard(SignalKind::interrupt())?,
             terminate: heard(SignalKind::terminate())?,
-            reload: Arc::new(Notify::new()),
+            reload,
+            asked,
         })
     }
 
-    /// Is notified of each SIGHUP that comes while [`EndSignals::next`] is awaited.
-    pub fn reload(&self) -> Arc<Notify> {
-        Arc::clone(&self.reload)
+    /// Changes with each SIGHUP that comes, or came, while [`EndSignals::next`] is awaited.
+    pub fn reload(&self) -> watch::Receiver<()> {
+        self.asked.clone()
     }
 
     /// The number of the next one that ends the service.
@@ -41,7 +46,18 @@ impl EndSignals {
                 biased;
                 () = next(&mut self.terminate) => return SignalKind::terminate().as_raw_value(),
                 () = next(&mut self.interrupt) => return SignalKind::interrupt().as_raw_value(),
-                () = next(&mut self.hangup) => self.reload.notify_one(),
+                () = next(&mut self.hangup) => self.reload.send_replace(()),
+            }
+        }
+    }
+
+    /// The next one that did not come together with the one heard last. Is to be called right after that one.
+    pub async fn next_insisting(&mut self) -> i32 {
+        let heard = Instant::now();
+        loop {
+            let signal = self.next().await;
+            if heard.elapsed() >= ECHO_MAX {
+                return signal;
             }
         }
     }

@@ -183,6 +183,14 @@ impl UnaryCall for KeepAlive {
             None => Err(status::of_engine(&error)),
         }
     }
+
+    /// That is of another life of its key: whatever ended it is not kept, and the other renewals must go on.
+    fn refused(&self, refusal: Status) -> Result<KeepAliveResponse, Status> {
+        match status::is_never_issued(&refusal) {
+            true => Ok(self.nothing_safe(EndReason::NoLongerKept)),
+            false => Err(refusal),
+        }
+    }
 }
 
 /// Closes a session.
@@ -230,11 +238,11 @@ fn how_ended(error: &EngineError) -> Option<EndReason> {
         EngineError::Ended(how) | EngineError::EndedDuringWrite(how) => {
             Some(status::end_reason(how))
         }
-        // Of another life of its key: whatever ended it is not kept, and the others must go on.
-        EngineError::NeverIssued => Some(EndReason::NoLongerKept),
         // Its holder gives it back already.
         EngineError::Releasing | EngineError::ReleasingDuringWrite => Some(EndReason::Released),
-        EngineError::UnknownTable(_)
+        // Its refusal is noted before it becomes an answer.
+        EngineError::NeverIssued
+        | EngineError::UnknownTable(_)
         | EngineError::GrantSuperseded
         | EngineError::SupersededDuringWrite
         | EngineError::NoGrant
@@ -275,7 +283,6 @@ mod tests {
     fn a_session_that_has_ended_is_an_answer_and_ends_no_stream() {
         for (error, reason) in [
             (EngineError::SessionEnded, EndReason::SessionClosed),
-            (EngineError::NeverIssued, EndReason::NoLongerKept),
             (
                 EngineError::Ended(EndedAs::Lost(crate::lock::EndReason::Expired)),
                 EndReason::Expired,
@@ -287,6 +294,18 @@ mod tests {
             assert_eq!(answer.valid_for, Some(prost_types::Duration::default()));
             assert_eq!((answer.session, answer.ttl), (renewal.ask.session, None));
         }
+    }
+
+    #[test]
+    fn a_lock_ref_of_another_life_of_its_key_is_an_answer_once_its_refusal_was_seen() {
+        let refusal = renewal().failed(EngineError::NeverIssued).unwrap_err();
+        assert!(status::is_never_issued(&refusal));
+        let answer = renewal().refused(refusal).unwrap();
+        assert_eq!(answer.reason(), EndReason::NoLongerKept);
+        let other = renewal()
+            .refused(tonic::Status::unavailable("no"))
+            .unwrap_err();
+        assert_eq!(other.code(), tonic::Code::Unavailable);
     }
 
     #[test]

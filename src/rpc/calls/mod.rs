@@ -163,6 +163,11 @@ pub trait UnaryCall: Sized + Send + Sync + 'static {
         Err(status::of_engine(&error))
     }
 
+    /// What its caller hears where it was refused, wherever that was.
+    fn refused(&self, refusal: Status) -> Result<Self::Answer, Status> {
+        Err(refusal)
+    }
+
     /// Makes it on the engine of this replica.
     fn serve_locally(
         &self,

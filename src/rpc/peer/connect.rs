@@ -2,9 +2,7 @@
 //! here; the rest is for whoever calls.
 
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use fermata_tls as tls;
@@ -12,7 +10,7 @@ use futures_util::future::BoxFuture;
 use http::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 use tower::{BoxError, ServiceExt as _, service_fn};
@@ -102,39 +100,13 @@ fn refused(address: &str, why: &str) {
 /// Without TLS.
 fn sniffed(address: String, plain: TcpStream) -> Box<dyn Wire> {
     let (read, write) = plain.into_split();
-    let begun = false;
-    Box::new(tokio::io::join(
-        TlsSniffer {
-            read,
-            address,
-            begun,
-        },
-        write,
-    ))
-}
-
-/// Hears whether the other replica speaks TLS: to our first words it then answers with an alert.
-struct TlsSniffer<R> {
-    read: R,
-    address: String,
-    begun: bool,
-}
-
-impl<R: AsyncRead + Unpin> AsyncRead for TlsSniffer<R> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let before = buf.filled().len();
-        ready!(Pin::new(&mut this.read).poll_read(cx, buf))?;
-        let first = buf.filled().get(before).copied();
-        if !std::mem::replace(&mut this.begun, true) && first.is_some_and(tls::is_begun_by) {
-            let why = "the replica speaks TLS, and peers.tls is not set here";
-            refused(&this.address, why);
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
+    let read = tls::Sniffed::new(read, move |is_tls: bool| {
+        if !is_tls {
+            return Ok(());
         }
-        Poll::Ready(Ok(()))
-    }
+        let why = "the replica speaks TLS, and peers.tls is not set here";
+        refused(&address, why);
+        Err(io::Error::new(io::ErrorKind::InvalidData, why))
+    });
+    Box::new(tokio::io::join(read, write))
 }

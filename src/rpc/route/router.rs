@@ -22,7 +22,6 @@ use crate::rpc::calls::{AcquireLock, CallContext, Target, UnaryCall};
 use crate::rpc::deadline::{Deadline, by, by_or};
 use crate::rpc::peer::PeerClient;
 use crate::rpc::peer::proto::ForwardWatchResponse;
-use crate::rpc::status;
 
 /// In which metadata a client may say in which zone it is: its keys move there, rather than to where it was asked (H8).
 const ZONE: &str = "fermata-zone";
@@ -135,21 +134,23 @@ impl Router {
     ) -> Result<Served<C::Answer>, Status> {
         let (login, needs, target) = (&context.login, call.needs(), call.target());
         let made = self.make_checked(call, context, answer_by);
-        if !call.waits() {
-            self.check.check(login, needs, &target)?;
-            let came = made.await;
-            self.note_refused(login, &target, &came);
-            return came;
-        }
-        // What was allowed when a wait began may be so no more.
-        tokio::select! {
-            biased;
-            refused = self.check.until_refused(login, needs, &target) => Err(refused),
-            came = made => {
-                self.note_refused(login, &target, &came);
-                came
+        let came = match call.waits() {
+            false => {
+                self.check.check(login, needs, &target)?;
+                made.await
             }
-        }
+            // What was allowed when a wait began may be so no more.
+            true => tokio::select! {
+                biased;
+                refused = self.check.until_refused(login, needs, &target) => Err(refused),
+                came = made => came,
+            },
+        };
+        self.note_refused(login, &target, &came);
+        came.or_else(|refusal| {
+            let answer = call.refused(refusal)?;
+            Ok(Served { answer, home: None })
+        })
     }
 
     /// A call about a lockRef that its caller was never given is in the audit log.
@@ -279,14 +280,7 @@ impl<C: UnaryCall> Step for CallStep<'_, C> {
     }
 
     fn failed(&self, error: EngineError) -> Result<Self::Answer, Status> {
-        let never = matches!(error, EngineError::NeverIssued).then(|| status::of_engine(&error));
         let answer = self.call.failed(error)?;
-        // What is told in a status is noted of that.
-        if let Some(never) = never {
-            let login = &self.context.login;
-            self.router
-                .note_refused(login, &self.target, &Err::<(), _>(never));
-        }
         Ok(Served { answer, home: None })
     }
 

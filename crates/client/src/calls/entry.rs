@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::{from_wire, promise, to_wire};
 use crate::answer::{Acquired, Created, GrantedValue, LockStatus, Mutation};
+use crate::call_numbers::{CallNumbers, Overtaken};
 use crate::connect::{Answer, Client};
 use crate::connections::LongCallPermit;
 use crate::error::{CreateError, ReleaseError, WaitError};
@@ -140,22 +141,26 @@ impl Client {
         acquired(answer, false)
     }
 
-    /// Ends a lockRef, after writing `put`. Each attempt takes the next number from `call_no`. True if it had been
+    /// Ends a lockRef, after writing `put`. Each attempt takes the next of these numbers. True if it had been
     /// released before, other than by an attempt of this call; then `put` was not written.
     pub async fn release_lock(
         &self,
         lock_ref: &str,
         put: Option<Mutation>,
-        call_no: impl FnMut() -> u64,
+        numbers: &CallNumbers,
     ) -> Result<bool, ReleaseError> {
         let timeout = self.options().timeout;
         let sent = SentWrite::default();
-        let released = self.release_raw(lock_ref, put.as_ref(), &sent, call_no, timeout);
-        let released = released.await;
-        let in_doubt = put.is_some() && sent.is_in_doubt();
-        match released {
-            Ok(already_released) => Ok(already_released && !in_doubt),
-            Err(status) => Err(ReleaseError::of(Fault::new(&status), in_doubt)),
+        let mut overtaken = Overtaken::default();
+        loop {
+            let released = self.release_raw(lock_ref, put.as_ref(), &sent, numbers, timeout);
+            let released = released.await;
+            let in_doubt = put.is_some() && sent.is_in_doubt();
+            return match released {
+                Ok(already_released) => Ok(already_released && !in_doubt),
+                Err(status) if !in_doubt && overtaken.again(&status) => continue,
+                Err(status) => Err(ReleaseError::of(Fault::new(&status), in_doubt)),
+            };
         }
     }
 
@@ -164,19 +169,19 @@ impl Client {
         lock_ref: &str,
         put: Option<&Mutation>,
         sent: &SentWrite,
-        mut call_no: impl FnMut() -> u64,
+        numbers: &CallNumbers,
         total: Duration,
     ) -> Result<bool, Status> {
         let answer = self
             .repeat(Some(key_of(lock_ref)), total, |attempt| {
-                let call_no = call_no();
                 sent.attempt(attempt.call(proto::ReleaseLockRequest {
                     lock_ref: lock_ref.to_owned(),
                     put: put.map(Mutation::to_wire),
-                    call_no: if put.is_some() { call_no } else { 0 },
+                    call_no: if put.is_some() { numbers.next() } else { 0 },
                 }))
             })
-            .await?;
+            .await
+            .inspect_err(|status| numbers.note_refusal(status))?;
         Ok(answer.message.already_released)
     }
 

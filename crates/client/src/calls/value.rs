@@ -5,6 +5,7 @@ use tonic::Status;
 
 use super::promise;
 use crate::answer::{Mutation, Value};
+use crate::call_numbers::{CallNumbers, Overtaken};
 use crate::connect::Client;
 use crate::error::{CallError, CriticalError};
 use crate::fault::Fault;
@@ -13,49 +14,61 @@ use crate::sent_write::SentWrite;
 use crate::validity::Promise;
 
 impl Client {
-    /// Reads the latest value as the holder. Each attempt takes the next number from `call_no`.
+    /// Reads the latest value as the holder. Each attempt takes the next of these numbers. Where another process that has the
+    /// lockRef was overtaking, it is made again.
     pub async fn critical_get(
         &self,
         lock_ref: &str,
-        call_no: impl FnMut() -> u64,
+        numbers: &CallNumbers,
     ) -> Result<Value, CriticalError> {
-        let answer = self.critical_get_raw(lock_ref, call_no).await;
-        match answer {
-            Ok((value, _)) => Ok(value),
-            Err(status) => Err(Fault::new(&status).into()),
+        let mut overtaken = Overtaken::default();
+        loop {
+            match self.critical_get_raw(lock_ref, numbers).await {
+                Ok((value, _)) => return Ok(value),
+                Err(status) if overtaken.again(&status) => {}
+                Err(status) => return Err(Fault::new(&status).into()),
+            }
         }
     }
 
     pub(crate) async fn critical_get_raw(
         &self,
         lock_ref: &str,
-        mut call_no: impl FnMut() -> u64,
+        numbers: &CallNumbers,
     ) -> Result<(Value, Promise), Status> {
         let answer = self
             .call_about(key_of(lock_ref), |attempt| {
                 attempt.call(proto::CriticalGetRequest {
                     lock_ref: lock_ref.to_owned(),
-                    call_no: call_no(),
+                    call_no: numbers.next(),
                 })
             })
-            .await?;
+            .await
+            .inspect_err(|status| numbers.note_refusal(status))?;
         let promise = promise(&answer, answer.message.valid_for, answer.message.durable);
         let message = answer.message;
         Ok((message.exists.then_some(message.value), promise))
     }
 
-    /// Writes as the holder. Each attempt takes the next number from `call_no`.
+    /// Writes as the holder. Each attempt takes the next of these numbers. Where another process that has the lockRef was
+    /// overtaking, and nothing was written, it is made again.
     pub async fn critical_write(
         &self,
         lock_ref: &str,
         mutation: Mutation,
-        call_no: impl FnMut() -> u64,
+        numbers: &CallNumbers,
     ) -> Result<(), CriticalError> {
         let sent = SentWrite::default();
-        let answer = self.critical_write_raw(lock_ref, &mutation, &sent, call_no);
-        match answer.await {
-            Ok(_) => Ok(()),
-            Err(status) => Err(CriticalError::of(Fault::new(&status), sent.is_in_doubt())),
+        let mut overtaken = Overtaken::default();
+        loop {
+            let answer = self.critical_write_raw(lock_ref, &mutation, &sent, numbers);
+            match answer.await {
+                Ok(_) => return Ok(()),
+                Err(status) if !sent.is_in_doubt() && overtaken.again(&status) => {}
+                Err(status) => {
+                    return Err(CriticalError::of(Fault::new(&status), sent.is_in_doubt()));
+                }
+            }
         }
     }
 
@@ -64,8 +77,9 @@ impl Client {
         lock_ref: &str,
         mutation: &Mutation,
         sent: &SentWrite,
-        mut call_no: impl FnMut() -> u64,
+        numbers: &CallNumbers,
     ) -> Result<Promise, Status> {
+        let note = |status: &Status| numbers.note_refusal(status);
         match mutation {
             Mutation::Put(value) => {
                 let answer = self
@@ -73,10 +87,11 @@ impl Client {
                         sent.attempt(attempt.call(proto::CriticalPutRequest {
                             lock_ref: lock_ref.to_owned(),
                             value: value.clone(),
-                            call_no: call_no(),
+                            call_no: numbers.next(),
                         }))
                     })
-                    .await?;
+                    .await
+                    .inspect_err(note)?;
                 let message = &answer.message;
                 Ok(promise(&answer, message.valid_for, message.durable))
             }
@@ -85,10 +100,11 @@ impl Client {
                     .call_about(key_of(lock_ref), |attempt| {
                         sent.attempt(attempt.call(proto::CriticalDeleteRequest {
                             lock_ref: lock_ref.to_owned(),
-                            call_no: call_no(),
+                            call_no: numbers.next(),
                         }))
                     })
-                    .await?;
+                    .await
+                    .inspect_err(note)?;
                 let message = &answer.message;
                 Ok(promise(&answer, message.valid_for, message.durable))
             }

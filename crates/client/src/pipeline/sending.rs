@@ -155,11 +155,7 @@ impl Sending {
         let (of_sent, of_unsent) = match is_refused {
             // A server of ours reads nothing of whom it does not know: nothing was done.
             _ if !is_answered && is_unknown_here(&status) => {
-                let was_replaced = self.opener.metadata.has_another_token(self.token.as_ref());
-                let status = match was_replaced {
-                    true => Status::unavailable("the token was replaced meanwhile"),
-                    false => status,
-                };
+                let status = self.opener.metadata.refused(status, self.token.as_ref());
                 (status.clone().into(), status.into())
             }
             // Nobody read what is on a stream that nobody knows.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tonic::Status;
+use tonic::{Code, Status};
 
-use super::fake::Act;
+use super::fake::{Act, refusal};
 use super::{World, secs};
 use crate::{QueueEntry, SessionRequest};
 
@@ -41,6 +41,26 @@ async fn what_is_dropped_on_a_thread_without_a_runtime_is_given_back_as_well() {
     assert!(world.fake.state().queue.is_empty());
 }
 
+/// In a session it would be held for as long as that lives.
+#[tokio::test(start_paused = true)]
+async fn a_lock_whose_release_no_rule_allowed_for_a_while_is_released() {
+    let world = World::new();
+    let session = world.client.open_session(SessionRequest::new()).await;
+    let session = session.unwrap();
+    let guard = session.lock("k").await.unwrap();
+    let denied = refusal(Code::PermissionDenied, "NOT_ALLOWED", "no rule allows it");
+    world.fake.always("release", Act::Refuse(denied));
+    drop(guard);
+    tokio::time::sleep(secs(60)).await;
+    assert_eq!(world.fake.state().queue.len(), 1);
+    // Each is a line in an audit log.
+    let tried = world.fake.count("release");
+    assert!((3..=6).contains(&tried), "{tried}");
+    world.fake.state().always.clear();
+    tokio::time::sleep(secs(61)).await;
+    assert!(world.fake.state().queue.is_empty());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_session_whose_close_was_given_up_is_closed_in_the_background() {
     let world = World::new();
@@ -73,7 +93,7 @@ async fn released_behind(number: usize, act: Act) -> Duration {
             .always_about("release", entry.lock_ref(), act.clone());
     }
     let last = entries.pop().unwrap();
-    let released = format!("release {} call_no=0", last.lock_ref());
+    let released = format!("release {}", last.lock_ref());
     drop(entries);
     tokio::task::yield_now().await;
     drop(last);

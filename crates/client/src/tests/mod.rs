@@ -1,6 +1,6 @@
 //! The client against a server that misbehaves as the test says, in one process and on a paused clock.
 
-mod fake;
+pub(super) mod fake;
 mod given_back;
 mod held_lock;
 mod homes;

@@ -95,7 +95,7 @@ async fn a_write_on_a_stream_that_is_refused_is_in_doubt() {
         matches!(put, Err(CriticalError::WriteUnknown(_))),
         "{put:?}"
     );
-    assert_eq!(world.fake.calls("put"), ["put call_no=2"]);
+    assert_eq!(world.fake.calls("put").len(), 1);
     guard.put("b").await.unwrap();
 }
 

@@ -7,11 +7,11 @@ use hyper_util::rt::TokioIo;
 use tonic::transport::{Endpoint, Uri};
 use tonic::{Code, Status};
 
-use super::fake::{Act, refusal};
+use super::fake::{Act, not_above, refusal};
 use super::{Connect, FakeClock, World, secs};
 use crate::{
-    CallError, Client, ClientOptions, CreateError, CriticalError, LockError, LostReason, Mutation,
-    ReleaseError, SessionRequest,
+    CallError, Client, ClientOptions, CreateError, CriticalError, LockError, LockGuard, LostReason,
+    Mutation, ReleaseError, SessionRequest,
 };
 
 fn unavailable() -> Act {
@@ -77,16 +77,68 @@ async fn each_attempt_of_a_put_has_a_higher_number() {
     world.fake.next("put", unavailable());
     guard.put("a").await.unwrap();
     guard.put("b").await.unwrap();
-    assert_eq!(
-        world.fake.calls("put"),
-        [
-            "put call_no=1",
-            "put call_no=2",
-            "put call_no=3",
-            "put call_no=4"
-        ]
-    );
+    // None of them was refused for its number.
+    assert_eq!(world.fake.calls("put").len(), 4);
     assert_eq!(guard.get().await.unwrap().unwrap(), "b");
+}
+
+/// Another process that has the lockRef called under it; its clock is ahead by so much.
+fn overtake(world: &World, guard: &LockGuard, ahead: Duration) {
+    let at = std::time::SystemTime::now() + ahead - Duration::from_millis(1);
+    let number = at
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_micros();
+    let state = &mut world.fake.state();
+    state
+        .call_nos
+        .insert(guard.lock_ref(), number.try_into().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_goes_on_after_another_process_called_under_its_lock_ref() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    guard.put("a").await.unwrap();
+    // Refused once at most, and then not again for that.
+    for (ahead, refused) in [(0, 0), (3_600, 1)] {
+        overtake(&world, &guard, secs(ahead));
+        let before = world.fake.calls("put").len();
+        guard.put("b").await.unwrap();
+        guard.put("c").await.unwrap();
+        assert_eq!(world.fake.calls("put").len(), before + 2 + refused);
+        overtake(&world, &guard, secs(ahead) + secs(1_800));
+        assert_eq!(guard.get().await.unwrap().unwrap(), "c");
+    }
+    overtake(&world, &guard, secs(10_000));
+    guard.release_with(Mutation::Put("d".into())).await.unwrap();
+    assert_eq!(world.fake.state().value.as_deref(), Some(&b"d"[..]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_overtaken_again_and_again_is_given_up() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    world.fake.always("put", Act::Refuse(not_above(7, 9)));
+    let put = guard.put("a").await;
+    assert!(matches!(put, Err(CriticalError::Overtaken(_))), "{put:?}");
+    assert_eq!(world.fake.calls("put").len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_put_of_unknown_outcome_that_was_overtaken_is_unknown() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    world.fake.next("put", Act::LoseAnswer);
+    let overtaken = async {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        overtake(&world, &guard, secs(60));
+    };
+    let (put, ()) = tokio::join!(guard.put("mine"), overtaken);
+    assert!(
+        matches!(put, Err(CriticalError::WriteUnknown(_))),
+        "{put:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

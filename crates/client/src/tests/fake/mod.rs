@@ -61,6 +61,14 @@ pub fn refusal(code: Code, reason: &str, words: &str) -> Status {
     Status::with_error_details(code, words, info)
 }
 
+/// A refusal of a call for its number.
+pub fn not_above(given: u64, last: u64) -> Status {
+    let numbers = [("given", given), ("last", last)];
+    let metadata = numbers.map(|(name, number)| (name.to_owned(), number.to_string()));
+    let info = ErrorDetails::with_error_info("CALL_NO_NOT_ABOVE", DOMAIN, metadata);
+    Status::with_error_details(Code::FailedPrecondition, "not above the last one", info)
+}
+
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Fake {
@@ -312,8 +320,7 @@ impl LockService for Fake {
         request: Request<ReleaseLockRequest>,
     ) -> Result<Response<ReleaseLockResponse>, Status> {
         let request = request.into_inner();
-        let call = format!("{} call_no={}", request.lock_ref, request.call_no);
-        self.act("release", call, |state| {
+        self.act("release", request.lock_ref.clone(), |state| {
             let entry = bare(&request.lock_ref).to_owned();
             if let (Some(refusal), Some(_)) = (&state.refuses_puts, &request.put) {
                 return Err(refusal.clone());
@@ -330,7 +337,7 @@ impl LockService for Fake {
                 None => {}
             }
             if let Some(put) = request.put {
-                state.holder(&request.lock_ref)?;
+                state.holder(&request.lock_ref, request.call_no)?;
                 state.value = (!put.delete).then_some(put.value);
             }
             state.queue.retain(|(queued, _)| *queued != entry);
@@ -347,8 +354,8 @@ impl LockService for Fake {
         request: Request<CriticalGetRequest>,
     ) -> Result<Response<CriticalGetResponse>, Status> {
         let request = request.into_inner();
-        self.act("get", format!("call_no={}", request.call_no), |state| {
-            state.holder(&request.lock_ref)?;
+        self.act("get", String::new(), |state| {
+            state.holder(&request.lock_ref, request.call_no)?;
             Ok(CriticalGetResponse {
                 exists: state.value.is_some(),
                 value: state.value.clone().unwrap_or_default(),
@@ -364,8 +371,8 @@ impl LockService for Fake {
         request: Request<CriticalPutRequest>,
     ) -> Result<Response<CriticalPutResponse>, Status> {
         let request = request.into_inner();
-        self.act("put", format!("call_no={}", request.call_no), |state| {
-            state.holder(&request.lock_ref)?;
+        self.act("put", String::new(), |state| {
+            state.holder(&request.lock_ref, request.call_no)?;
             state.value = Some(request.value);
             Ok(CriticalPutResponse {
                 valid_for: state.lock_valid_for(),
@@ -380,8 +387,8 @@ impl LockService for Fake {
         request: Request<CriticalDeleteRequest>,
     ) -> Result<Response<CriticalDeleteResponse>, Status> {
         let request = request.into_inner();
-        self.act("delete", format!("call_no={}", request.call_no), |state| {
-            state.holder(&request.lock_ref)?;
+        self.act("delete", String::new(), |state| {
+            state.holder(&request.lock_ref, request.call_no)?;
             state.value = None;
             Ok(CriticalDeleteResponse {
                 valid_for: state.lock_valid_for(),

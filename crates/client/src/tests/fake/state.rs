@@ -6,7 +6,7 @@ use std::time::Duration;
 use fermata_proto::{AcquireLockResponse, LockState};
 use tonic::{Code, Status};
 
-use super::{Act, refusal};
+use super::{Act, not_above, refusal};
 
 #[derive(Default)]
 pub struct State {
@@ -22,6 +22,8 @@ pub struct State {
     pub calls: Vec<String>,
     /// The entries in the queue: lockRef without grant, request_id.
     pub queue: VecDeque<(String, String)>,
+    /// The last critical call of each, with its grant.
+    pub call_nos: BTreeMap<String, u64>,
     /// How the ended entries ended.
     pub ended: BTreeMap<String, (&'static str, String)>,
     /// What every release that carries a put is refused with.
@@ -111,13 +113,19 @@ impl State {
         }
     }
 
-    pub fn holder(&self, lock_ref: &str) -> Result<(), Status> {
+    /// Takes a critical call with this number.
+    pub fn holder(&mut self, lock_ref: &str, call_no: u64) -> Result<(), Status> {
         self.status(lock_ref)?;
-        if lock_ref == self.granted(lock_ref) {
-            return Ok(());
+        if lock_ref != self.granted(lock_ref) {
+            let words = "this lockRef has a newer grant";
+            return Err(refusal(Code::FailedPrecondition, "GRANT_SUPERSEDED", words));
         }
-        let words = "this lockRef has a newer grant";
-        Err(refusal(Code::FailedPrecondition, "GRANT_SUPERSEDED", words))
+        let last = self.call_nos.entry(lock_ref.to_owned()).or_default();
+        if call_no <= *last {
+            return Err(not_above(call_no, *last));
+        }
+        *last = call_no;
+        Ok(())
     }
 
     pub fn granted(&self, lock_ref: &str) -> String {

@@ -1,0 +1,98 @@
+//! Numbers for the critical calls of a lockRef.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tonic::Status;
+use tonic_types::StatusExt as _;
+
+use super::fault::ServerError;
+
+/// Numbers that only grow: the time of day in microseconds where that is higher than the last one. So those of several processes
+/// that use one lockRef, one after the other, grow as well, as far as the clocks of their machines agree.
+#[derive(Debug, Default)]
+pub struct CallNumbers {
+    last: AtomicU64,
+}
+
+impl CallNumbers {
+    /// The next one. Each attempt takes its own: one that was given up cannot land after its successor.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0));
+        self.next_at(now)
+    }
+
+    /// Where a call was refused for its number, the next ones are above the one that was accepted last.
+    pub(super) fn note_refusal(&self, status: &Status) {
+        if let Some(refused) = NotAbove::of(status) {
+            self.last.fetch_max(refused.last, Ordering::Relaxed);
+        }
+    }
+
+    fn next_at(&self, now: u64) -> u64 {
+        let next = |last: u64| last.saturating_add(1).max(now);
+        let before = self
+            .last
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
+                Some(next(last))
+            });
+        next(before.unwrap_or_else(|last| last))
+    }
+}
+
+/// What a server says that refused a call for its number.
+pub(super) struct NotAbove {
+    given: u64,
+    last: u64,
+}
+
+impl NotAbove {
+    pub(super) fn of(status: &Status) -> Option<NotAbove> {
+        let info = status.get_details_error_info()?;
+        let number = |name| info.metadata.get(name)?.parse().ok();
+        let is_it = info.reason == ServerError::CALL_NO_NOT_ABOVE;
+        Some(NotAbove {
+            given: number("given").filter(|_| is_it)?,
+            last: number("last")?,
+        })
+    }
+
+    /// The same call came before, as by a proxy that repeats it: that one may have been done.
+    pub(super) fn came_before(&self) -> bool {
+        self.given == self.last
+    }
+}
+
+/// So often a call is made again that was refused for its number.
+const OVERTAKEN_MAX: u32 = 3;
+
+/// How often one call was refused for its number.
+#[derive(Debug, Default)]
+pub(super) struct Overtaken(u32);
+
+impl Overtaken {
+    /// Whether it is to be made again, above the number that was accepted last. What it did before must be known: nothing.
+    pub(super) fn again(&mut self, status: &Status) -> bool {
+        let is_overtaken = NotAbove::of(status).is_some();
+        self.0 += u32::from(is_overtaken);
+        is_overtaken && self.0 <= OVERTAKEN_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_grow_whatever_the_time_of_day_does_and_from_process_to_process() {
+        let numbers = CallNumbers::default();
+        let of = |now| numbers.next_at(now);
+        assert_eq!([of(100), of(100), of(50), of(103)], [100, 101, 102, 103]);
+        let (one, other) = (CallNumbers::default(), CallNumbers::default());
+        let first = one.next();
+        assert!(first > 1_700_000_000_000_000);
+        assert!(other.next() >= first);
+    }
+}
