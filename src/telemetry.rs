@@ -4,6 +4,7 @@
 //! reader act as a holder, may be in an event.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
@@ -30,7 +31,8 @@ pub enum TelemetryError {
 }
 
 /// Which events are written, as it may be changed while the process logs.
-pub struct LogFilter(Box<Replace>);
+#[derive(Clone)]
+pub struct LogFilter(Arc<Replace>);
 
 type Replace = dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync;
 
@@ -65,13 +67,13 @@ pub fn init(config: &LogConfig) -> Result<LogFilter, TelemetryError> {
             let lines = lines.with_filter_reloading();
             let handle = lines.reload_handle();
             lines.finish().try_init()?;
-            LogFilter(Box::new(move |filter| handle.reload(filter)))
+            LogFilter(Arc::new(move |filter| handle.reload(filter)))
         }
         LogFormat::Json => {
             let lines = lines.json().flatten_event(true).with_filter_reloading();
             let handle = lines.reload_handle();
             lines.finish().try_init()?;
-            LogFilter(Box::new(move |filter| handle.reload(filter)))
+            LogFilter(Arc::new(move |filter| handle.reload(filter)))
         }
     })
 }

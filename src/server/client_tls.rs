@@ -64,18 +64,17 @@ impl ClientTls {
         Ok(ClientTls { files, in_force })
     }
 
-    /// Reads the files again. What they say is in force from the next handshake on; where one cannot be used, or they do not go
-    /// together, all stays as it is. Says why clients will not trust the certificate.
-    pub fn reload(&self) -> Result<(), FileError> {
+    /// Reads the files again. Once what this gives is called, what they say is in force, from the next handshake on; it says why
+    /// clients will not trust the certificate. Fails where a file cannot be used, or they do not go together.
+    pub fn read_again(&self) -> Result<impl FnOnce() + Send + use<>, FileError> {
         let chain = tls::certificates(&self.files.cert_file).map_err(FileError::Certificate)?;
         let own = chain.first().cloned();
         let config = config(&self.files, chain)?;
-        self.say_doubts(own.as_ref());
-        *self
-            .in_force
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = config;
-        Ok(())
+        let tls = self.clone();
+        Ok(move || {
+            tls.say_doubts(own.as_ref());
+            *tls.in_force.write().unwrap_or_else(PoisonError::into_inner) = config;
+        })
     }
 
     fn say_doubts(&self, own: Option<&CertificateDer<'_>>) {

@@ -5,20 +5,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use fermata_files::begun_anew_after;
+
 use super::fault::rounded;
 
 /// So long after its begin a read is waited for at most, whoever waits.
 const READ_WITHIN: Duration = Duration::from_millis(100);
 /// One that takes so long hangs, for people.
 const HANGS_AFTER: Duration = Duration::from_secs(1);
-/// It may be of a file system that was taken away: another one is begun after this, doubled for each that
-/// hangs, …
-const BEGUN_ANEW_AFTER: Duration = Duration::from_secs(30);
-/// … up to this, …
-const BEGUN_ANEW_AFTER_MAX: Duration = Duration::from_secs(3600);
-/// … and so many at most, each of them a thread.
-const READS_MAX: u32 = 32;
-
 /// The last that was read. Clones share it.
 pub(super) struct Reread<T>(Arc<Shared<T>>);
 
@@ -38,7 +32,7 @@ struct ReadState<T> {
     /// When the newest read began, while it goes on.
     began: Option<Instant>,
     /// How many go on.
-    reads: u32,
+    reads: usize,
     /// Why the newest one that ended brought nothing.
     failure: Option<String>,
     /// It was said that one hangs, and none ended since.
@@ -187,8 +181,7 @@ impl<T> ReadState<T> {
         let Some(began) = self.began else {
             return true;
         };
-        let doubled = BEGUN_ANEW_AFTER.saturating_mul(1 << self.reads.saturating_sub(1).min(16));
-        self.reads < READS_MAX && began.elapsed() >= doubled.min(BEGUN_ANEW_AFTER_MAX)
+        begun_anew_after(self.reads).is_some_and(|after| began.elapsed() >= after)
     }
 
     /// Whether the newest read hangs, once.
@@ -210,7 +203,12 @@ impl<T> Clone for Reread<T> {
 mod tests {
     use std::sync::mpsc;
 
+    use fermata_files::READS_MAX;
+
     use super::*;
+
+    const BEGUN_ANEW_AFTER: Duration = Duration::from_secs(30);
+    const BEGUN_ANEW_AFTER_MAX: Duration = Duration::from_secs(3600);
 
     /// Brings what comes through a channel, one for each read.
     fn fed() -> (mpsc::Sender<Result<u32, String>>, Reread<u32>) {

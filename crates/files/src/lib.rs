@@ -1,11 +1,15 @@
 //! Reads small files whole, with a bound: tokens, rules, certificates, keys, values.
 
+mod hung;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use nix::fcntl::OFlag;
+
+pub use hung::{READS_MAX, begun_anew_after};
 
 /// How large a file of tokens, rules, certificates or a key may be, in bytes.
 pub const SMALL_FILE_BYTES_MAX: u64 = 1024 * 1024;

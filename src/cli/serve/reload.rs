@@ -3,18 +3,20 @@
 //! Files are compared by what they hold: Kubernetes swaps a link to them, and two writes may have one time. What cannot be used
 //! leaves in force what was, and is tried again.
 
+mod reads;
+
+use std::io;
 use std::path::PathBuf;
-use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata_files::{SMALL_FILE_BYTES_MAX, read_regular};
 use futures_util::future::join_all;
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval};
 
+use self::reads::{FileReads, ReloadRequests};
 use crate::access::{Access, AccessFiles};
-use crate::cli::detached::detached;
 use crate::cli::settings::Settings;
 use crate::lock::TableName;
 use crate::server::{ClientTls, ClientTlsFiles, PeerTls, PeerTlsFiles};
@@ -23,21 +25,24 @@ use crate::telemetry::LogFilter;
 /// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A look that takes longer is said.
-const LOOK_MAX: Duration = Duration::from_secs(10);
-
 /// How often certificates are taken again that did not change: that one is about to expire is said each time.
 const TAKE_AGAIN_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// What a file holds; `None` of one that cannot be read now.
 type Contents = Vec<Option<Vec<u8>>>;
 
+/// Puts in force what was read, in no time; or says why that cannot be.
+type PutInForce = Box<dyn FnOnce() -> Result<(), String> + Send>;
+
+/// Reads the files for what can be put in force; or says why they cannot be used.
+type Take = Arc<dyn Fn() -> Result<PutInForce, String> + Send + Sync>;
+
 /// Some files that belong together, and what takes them.
 pub struct Watched {
     /// For people.
     what: &'static str,
     files: Vec<PathBuf>,
-    take: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
+    take: Take,
     /// What is in force; nothing before it is known that it is what the files hold.
     taken: Option<Contents>,
     /// What was there when they were looked at last.
@@ -57,12 +62,12 @@ impl Watched {
     fn new(
         what: &'static str,
         files: Vec<PathBuf>,
-        take: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+        take: impl Fn() -> Result<PutInForce, String> + Send + Sync + 'static,
     ) -> Watched {
         Watched {
             what,
             files,
-            take: Box::new(take),
+            take: Arc::new(take),
             // They may have changed since they were read at the start.
             taken: None,
             seen: None,
@@ -76,10 +81,13 @@ impl Watched {
 
     /// `log.filter`, from wherever the settings come.
     pub fn log_filter(filter: LogFilter, settings: Settings) -> Watched {
-        let take = move || {
+        let take = move || -> Result<PutInForce, String> {
             let config = settings.clone().load().map_err(|error| error.to_string())?;
-            let replaced = filter.replace(&config.log.filter);
-            replaced.map_err(|error| error.to_string())
+            let filter = filter.clone();
+            Ok(Box::new(move || {
+                let replaced = filter.replace(&config.log.filter);
+                replaced.map_err(|error| error.to_string())
+            }))
         };
         Watched {
             only_asked: true,
@@ -89,7 +97,10 @@ impl Watched {
 
     /// The certificates of this server, for clients.
     pub fn client_tls(tls: ClientTls, files: &ClientTlsFiles) -> Watched {
-        let take = move || tls.reload().map_err(|error| format!("tls.{error}"));
+        let take = move || -> Result<PutInForce, String> {
+            let put = tls.read_again().map_err(|error| format!("tls.{error}"))?;
+            Ok(in_force(put))
+        };
         Watched {
             again_after: Some(TAKE_AGAIN_AFTER),
             ..Watched::new("certificates for clients", files.paths(), take)
@@ -99,7 +110,9 @@ impl Watched {
     /// The certificates between replicas.
     pub fn peer_tls(tls: PeerTls, files: &PeerTlsFiles) -> Watched {
         Watched::new("certificates between replicas", files.paths(), move || {
-            tls.reload().map_err(|error| format!("peers.tls.{error}"))
+            let put = tls.read_again();
+            let put = put.map_err(|error| format!("peers.tls.{error}"))?;
+            Ok(in_force(put))
         })
     }
 
@@ -110,9 +123,9 @@ impl Watched {
             rules: None,
         };
         Watched::new("tokens", files.paths(), move || {
-            let tokens = files.read_tokens();
-            access.replace_tokens(tokens.map_err(|error| error.to_string())?);
-            Ok(())
+            let tokens = files.read_tokens().map_err(|error| error.to_string())?;
+            let access = access.clone();
+            Ok(in_force(move || access.replace_tokens(tokens)))
         })
     }
 
@@ -124,18 +137,22 @@ impl Watched {
         };
         Watched::new("rules", files.paths(), move || {
             let rules = files.read_rules().map_err(|error| error.to_string())?;
-            for doubt in rules.iter().flat_map(|rules| rules.doubts(&tables)) {
-                tracing::warn!("auth.rules_file: {doubt}");
-            }
-            access.replace_rules(rules);
-            Ok(())
+            let doubts = rules.iter().flat_map(|rules| rules.doubts(&tables));
+            let doubts = doubts.collect::<Vec<_>>();
+            let access = access.clone();
+            Ok(in_force(move || {
+                for doubt in &doubts {
+                    tracing::warn!("auth.rules_file: {doubt}");
+                }
+                access.replace_rules(rules);
+            }))
         })
     }
 
-    /// Takes the files where they changed and are the same as a moment ago (who writes one may not be done yet), or all the same
-    /// where that was asked for. What cannot be used is tried each time, and said once until it changes.
-    fn look(&mut self, asked: bool, now: Instant) {
-        let contents = Some(read(&self.files));
+    /// What the files hold now. Whether they are to be taken: where they changed and are the same as a moment ago (who writes one
+    /// may not be done yet), or all the same where that was asked for. What cannot be used is tried each time.
+    fn looked(&mut self, contents: Contents, asked: bool, now: Instant) -> bool {
+        let contents = Some(contents);
         let is_settled = contents == self.seen;
         let has_changed = self.seen.is_some() && !is_settled;
         self.is_first = self.is_first && !has_changed;
@@ -143,27 +160,34 @@ impl Watched {
         if self.seen == self.taken || !is_settled {
             self.refused = None;
         }
-        let is_in_force = self.seen == self.taken;
         let is_due = || {
             let age = now.saturating_duration_since(self.taken_at?);
             Some(age >= self.again_after?)
         };
-        if !asked && (self.only_asked || !is_settled || is_in_force && is_due() != Some(true)) {
-            return;
+        let is_new = is_settled && self.seen != self.taken;
+        let is_taken = match self.only_asked {
+            true => asked,
+            false => asked || is_new || is_settled && is_due() == Some(true),
+        };
+        if is_taken {
+            self.taken_at = Some(now);
         }
-        self.taken_at = Some(now);
+        is_taken
+    }
+
+    /// What became of that, and what the files hold after it. That they cannot be used is said once until they change.
+    fn took(&mut self, took: Result<(), String>, contents: Contents, asked: bool) {
         let what = self.what;
-        match (self.take)() {
+        match took {
             Ok(()) => {
                 // Whoever started it with that needs no news of it, nor whoever changed nothing.
-                match asked || !self.is_first && !is_in_force {
+                match asked || !self.is_first && self.seen != self.taken {
                     true => tracing::info!("{what}: what is there now is in force"),
                     false => tracing::debug!("{what}: what is there now is in force"),
                 }
-                self.is_first = false;
                 // Unless they changed meanwhile: then nobody knows which of both was taken.
-                let is_same = Some(read(&self.files)) == self.seen;
-                self.taken = self.seen.clone().filter(|_| is_same);
+                let is_same = self.seen.as_ref() == Some(&contents);
+                self.taken = is_same.then_some(contents);
                 self.refused = None;
             }
             Err(why) => {
@@ -174,15 +198,23 @@ impl Watched {
                     );
                 }
                 self.refused = Some(why);
-                self.is_first = false;
             }
         }
+        self.is_first = false;
     }
 }
 
 fn read(files: &[PathBuf]) -> Contents {
     let read = |file: &PathBuf| read_regular(file, SMALL_FILE_BYTES_MAX).ok();
     files.iter().map(read).collect()
+}
+
+/// What cannot fail any more.
+fn in_force(put: impl FnOnce() + Send + 'static) -> PutInForce {
+    Box::new(move || {
+        put();
+        Ok(())
+    })
 }
 
 /// Looks at all of the files for as long as it is polled; at once when `asked` changes. Each by itself: where those of one hang with
@@ -192,53 +224,43 @@ pub async fn follow(watched: Vec<Watched>, asked: watch::Receiver<()>) {
 }
 
 impl Watched {
-    async fn follow(self, mut asked: watch::Receiver<()>) {
-        let (what, only_asked) = (self.what, self.only_asked);
-        let watched = Arc::new(Mutex::new(self));
+    async fn follow(mut self, asked: watch::Receiver<()>) {
+        let mut asked = ReloadRequests::new(asked);
+        let mut reads = FileReads::new(self.what);
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut failed = false;
-        // What was asked for, and not done yet.
-        let mut is_asked = false;
         loop {
             tokio::select! {
                 biased;
-                Ok(()) = asked.changed() => is_asked = true,
-                _ = looks.tick(), if !only_asked || is_asked => {}
-                else => return,
+                () = asked.again() => {}
+                _ = looks.tick(), if !self.only_asked || asked.is_pending => {}
             }
-            let watched = Arc::clone(&watched);
-            // Not in a thread of the runtime, for whose end it waits.
-            let looking = detached("files", move || {
-                let mut watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
-                watched.look(is_asked, Instant::now());
-                Ok(())
-            });
-            match said_where_it_hangs(looking, what).await {
-                Ok(()) => (is_asked, failed) = (false, false),
+            match self.look(&mut reads, &mut asked).await {
+                Ok(()) => failed = false,
                 // Tried again: there may be threads again.
                 Err(error) => {
                     if !std::mem::replace(&mut failed, true) {
-                        tracing::error!(%error, "{what}: the files cannot be looked at");
+                        tracing::error!(%error, "{}: the files cannot be looked at", self.what);
                     }
                 }
             }
         }
     }
-}
 
-/// What a look gives; that it takes long is said once.
-async fn said_where_it_hangs<T>(look: impl Future<Output = T>, what: &str) -> T {
-    let mut look = pin!(look);
-    match timeout(LOOK_MAX, &mut look).await {
-        Ok(looked) => looked,
-        Err(_) => {
-            tracing::warn!(
-                "{what}: a file cannot be read to its end for {} s; what was in force stays so, and changes are not seen until it can",
-                LOOK_MAX.as_secs()
-            );
-            look.await
+    /// Takes the files where they are to be taken.
+    async fn look(&mut self, reads: &mut FileReads, asked: &mut ReloadRequests) -> io::Result<()> {
+        let files = self.files.clone();
+        let contents = reads.newest(move || read(&files), asked).await?;
+        if !self.looked(contents, asked.is_pending, Instant::now()) {
+            return Ok(());
         }
+        let (take, files) = (Arc::clone(&self.take), self.files.clone());
+        let taking = reads.newest(move || (take(), read(&files)), asked);
+        let (put, contents) = taking.await?;
+        let is_asked = std::mem::take(&mut asked.is_pending);
+        self.took(put.and_then(|put| put()), contents, is_asked);
+        Ok(())
     }
 }
 
@@ -247,7 +269,19 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
 
+    use tokio::time::timeout;
+
     use super::*;
+
+    /// As `follow` does it.
+    fn look(watched: &mut Watched, asked: bool, now: Instant) {
+        let contents = read(&watched.files);
+        if watched.looked(contents, asked, now) {
+            let put = (watched.take)();
+            let contents = read(&watched.files);
+            watched.took(put.and_then(|put| put()), contents, asked);
+        }
+    }
 
     /// As on a file system that hangs.
     #[tokio::test]
@@ -257,10 +291,11 @@ mod tests {
         let (looked, mut looks) = tokio::sync::mpsc::unbounded_channel();
         let hangs = Watched::new("what hangs", Vec::new(), move || {
             let _ = hanging.lock().unwrap().recv();
-            Ok(())
+            Ok(in_force(|| ()))
         });
         let goes_on = Watched::new("what goes on", Vec::new(), move || {
-            looked.send(()).map_err(|error| error.to_string())
+            looked.send(()).map_err(|error| error.to_string())?;
+            Ok(in_force(|| ()))
         });
         let (asked, is_asked) = watch::channel(());
         let following = tokio::spawn(follow(vec![hangs, goes_on], is_asked));
@@ -283,13 +318,13 @@ mod tests {
         let mut watched = Watched::new("a file", vec![file.clone()], move || {
             counted.fetch_add(1, Ordering::Relaxed);
             match std::fs::read_to_string(&read) {
-                Ok(text) if text == "good" => Ok(()),
+                Ok(text) if text == "good" => Ok(in_force(|| ())),
                 other => Err(format!("{other:?}")),
             }
         });
         let begun = Instant::now();
         let mut looks = |asked, times| {
-            watched.look(asked, begun);
+            look(&mut watched, asked, begun);
             assert_eq!(taken.load(Ordering::Relaxed), times);
         };
         // It may have changed since it was read at the start; and whoever writes it may not be done.
@@ -317,7 +352,7 @@ mod tests {
         let counted = Arc::clone(&taken);
         let take = move || {
             counted.fetch_add(1, Ordering::Relaxed);
-            Ok(())
+            Ok(in_force(|| ()))
         };
         let mut watched = Watched {
             again_after: Some(TAKE_AGAIN_AFTER),
@@ -325,7 +360,7 @@ mod tests {
         };
         let begun = Instant::now();
         let mut looks = |after, times| {
-            watched.look(false, begun + after);
+            look(&mut watched, false, begun + after);
             assert_eq!(taken.load(Ordering::Relaxed), times, "{after:?}");
         };
         let second = Duration::from_secs(1);

@@ -59,14 +59,12 @@ impl PeerTls {
         })
     }
 
-    /// Reads the files again. Where one cannot be used, or they do not go together, all stays as it is.
-    pub fn reload(&self) -> Result<(), FileError> {
+    /// Reads the files again. Once what this gives is called, what they say is in force. Fails where one cannot be used, or they
+    /// do not go together.
+    pub fn read_again(&self) -> Result<impl FnOnce() + Send + use<>, FileError> {
         let read = InForce::read(&self.files)?;
-        *self
-            .in_force
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = read;
-        Ok(())
+        let in_force = Arc::clone(&self.in_force);
+        Ok(move || *in_force.write().unwrap_or_else(PoisonError::into_inner) = read)
     }
 
     fn in_force(&self) -> InForce {
