@@ -1,6 +1,5 @@
 //! The `fermata` binary.
 
-use std::io::Write as _;
 use std::time::Duration;
 
 use fermata::cli;
@@ -25,14 +24,7 @@ fn main() {
         .build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
-        Err(error) => {
-            // Where nobody is left to read it, the exit status says so too.
-            let _ = writeln!(
-                std::io::stderr(),
-                "fermata: no threads can be made: {error}"
-            );
-            cli::end::end(cli::end::NO_THREADS);
-        }
+        Err(error) => cli::end::end_without_threads(&error),
     };
     let status = runtime.block_on(async {
         tokio::spawn(give_memory_back());

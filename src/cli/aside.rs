@@ -2,13 +2,12 @@
 //! reads it a write may take for ever, or fail, and signals must be heard, and a command be started and stopped, all the same.
 
 use std::collections::VecDeque;
-use std::io::Write as _;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use fermata_command::Failure;
-use fermata_command::output::lines;
+use fermata_command::output::{self, lines};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -22,7 +21,7 @@ const CLEARED_WITHIN: Duration = Duration::from_millis(200);
 
 /// Says something on stderr, which may have keys and labels in it. Where nobody is left to read it, what goes on goes on.
 pub fn say(text: &str) {
-    let _ = writeln!(std::io::stderr(), "fermata: {}", lines(text));
+    output::say(&lines(text));
 }
 
 /// A way to stderr that never blocks and never fails.

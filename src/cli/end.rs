@@ -3,9 +3,14 @@
 use std::io::{self, Write as _};
 
 use fermata_command::exit;
+use fermata_command::output::say;
 
-/// The status where the program cannot even begin.
-pub const NO_THREADS: i32 = exit::OS as i32;
+/// Where the program cannot even begin.
+pub fn end_without_threads(error: &io::Error) -> ! {
+    // Where nobody is left to read it, the exit status says so too.
+    say(&format!("no threads can be made: {error}"));
+    end(exit::OS.into())
+}
 
 /// Ends it now, with this status. What libraries in C do when a process ends by itself is left out: they free what threads of
 /// theirs may still use, for which nobody waits, and a status of success would be a crash then.

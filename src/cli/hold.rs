@@ -9,8 +9,8 @@ use fermata_command::{Failure, exit, stdout};
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::aside::Aside;
-use super::lock::{RELEASE_LOST_MAX, lost_words, release};
+use super::leaving::Leaving;
+use super::lock::{RELEASE_LOST_MAX, lost_words};
 use super::print::print_detached;
 use super::signals::{Signals, ends_a_wait};
 
@@ -54,7 +54,7 @@ pub async fn hold(
     guard: LockGuard,
     signals: &mut Signals,
     shown: &Shown<'_>,
-    aside: &Aside,
+    leaving: Leaving<'_>,
 ) -> Result<u8, Failure> {
     let mut printing = pin!(print_detached(shown.text(&guard)));
     let mut is_printed = false;
@@ -63,13 +63,13 @@ pub async fn hold(
             biased;
             lost = guard.lost() => break lost,
             signal = signals.next() => if ends_a_wait(signal) {
-                release(guard, shown.key, signals, aside).await?;
+                leaving.release(guard, Some(signal), signals).await?;
                 return Ok(status_of_signal(signal as i32));
             },
             printed = &mut printing, if !is_printed => match printed {
                 Ok(()) => is_printed = true,
                 Err(unread) => {
-                    release(guard, shown.key, signals, aside).await?;
+                    leaving.release(guard, None, signals).await?;
                     return Err(unread.into());
                 }
             },

@@ -4,9 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use fermata_client::{
-    Client, ClientOptions, GuardState, LockGuard, Lost, LostReason, Moment, ReleaseError,
-};
+use fermata_client::{Client, ClientOptions, GuardState, LockGuard, Lost, LostReason, Moment};
 use fermata_command::output::one_line;
 use fermata_command::remote::{ENDPOINT_VARIABLE, Remote, TABLE_VARIABLE};
 use fermata_command::{Failure, Span, exit};
@@ -16,6 +14,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::aside::Aside;
 use super::child::{Running, status_of};
 use super::hold::{Shown, hold, refuse_without_stdout};
+use super::leaving::Leaving;
 use super::signals::Signals;
 use super::waiting::LockFlags;
 
@@ -93,8 +92,10 @@ Signals:
   terminal `kill -INT` on fermata does nothing; use `kill -TERM`.) Ctrl-Z stops
   both, renewals too: a command that is stopped for longer than the TTL is
   ended when it goes on. Once the lock is being released a signal leaves that
-  2 s, and a second one (not within 0.2 s, which some send twice) none: then
-  the lock ends by its TTL.
+  2 s (so does the one that ends this without a command), and a second one (not
+  within 0.2 s, which some send twice) none: then the lock ends by its TTL.
+  A release that is not allowed, as while a rule is replaced, is tried again
+  for --timeout.
 
 When the lock is lost:
   The command and all that it started, in the background and daemons as well,
@@ -210,7 +211,8 @@ async fn lock(args: Args, aside: &Aside) -> Result<u8, Failure> {
             key: &args.key,
             format: args.remote.format(),
         };
-        return hold(guard, &mut signals, &shown, aside).await;
+        let leaving = Leaving::new(&client, &args.key, aside);
+        return hold(guard, &mut signals, &shown, leaving).await;
     }
     let mut variables = vec![
         (LOCK_REF_VARIABLE, guard.lock_ref()),
@@ -223,7 +225,8 @@ async fn lock(args: Args, aside: &Aside) -> Result<u8, Failure> {
     let running = match Running::start(&command, &variables) {
         Ok(running) => running,
         Err(failure) => {
-            let released = release(guard, &args.key, &mut signals, aside).await;
+            let leaving = Leaving::new(&client, &args.key, aside);
+            let released = leaving.release(guard, None, &mut signals).await;
             return released.and(Err(failure));
         }
     };
@@ -251,39 +254,6 @@ pub(super) fn lost_words(key: &str, lost: &Lost) -> String {
         "lost the lock on {key}: {detail} ({})",
         lost.reason.as_str()
     )
-}
-
-/// Gives the lock back. That it could not be told to the server is no failure of the command: the lock
-/// ends by itself.
-pub(super) async fn release(
-    guard: LockGuard,
-    key: &str,
-    signals: &mut Signals,
-    aside: &Aside,
-) -> Result<(), Failure> {
-    let ttl = Span::from_secs(guard.ttl().as_secs());
-    let why = match signals.finish_soon(guard.release()).await {
-        Ok(Ok(())) => return Ok(()),
-        Ok(Err(ReleaseError::Lost(lost))) => {
-            return Err(Failure::new(
-                exit::LOCK_LOST,
-                format!("the lock on {key} was lost before its release: {lost}"),
-            ));
-        }
-        Ok(Err(
-            error @ (ReleaseError::Invalid(_)
-            | ReleaseError::Limit(_)
-            | ReleaseError::Denied(_)
-            | ReleaseError::Unavailable(_)
-            | ReleaseError::WriteUnknown(_)
-            | ReleaseError::Other(_)),
-        )) => error.to_string(),
-        Err(signal) => format!("{signal} came before an answer"),
-    };
-    aside.say(format!(
-        "{key} could not be released and expires in at most {ttl}: {why}"
-    ));
-    Ok(())
 }
 
 /// How long before the end of what was promised a command is stopped. With every call of the client answered more than this
@@ -453,7 +423,8 @@ impl LockedCommand<'_> {
             let _ = timeout(RELEASE_LOST_MAX, self.guard.release()).await;
             return Err(Failure::new(exit::LOCK_LOST, ""));
         }
-        release(self.guard, &self.key, &mut self.signals, self.aside).await?;
+        let leaving = Leaving::new(&self.client, &self.key, self.aside);
+        leaving.release(self.guard, None, &mut self.signals).await?;
         Ok(ended.status)
     }
 }

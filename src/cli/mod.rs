@@ -15,6 +15,7 @@ mod explain;
 mod get;
 mod health;
 mod hold;
+mod leaving;
 mod lock;
 mod locks;
 mod print;

@@ -27,7 +27,12 @@ const AFTER_SIGNAL_MAX: Duration = Duration::from_secs(2);
 
 /// What comes sooner after a signal is no second one: `timeout` sends its own to its child, and to the group of that; others send
 /// two different ones.
-pub const ECHO_MAX: Duration = Duration::from_millis(200);
+const ECHO_MAX: Duration = Duration::from_millis(200);
+
+/// Whether a signal that comes so long after another one is no second one.
+pub fn is_echo(after: Duration) -> bool {
+    after < ECHO_MAX
+}
 
 /// Hears signals from when it is made, but for those that it was started to ignore: they do not end this process any more.
 pub struct Signals {
@@ -89,7 +94,7 @@ impl Signals {
             let before = self.last_end;
             let signal = self.next_end().await;
             let both = before.zip(self.last_end);
-            if both.is_none_or(|(before, at)| at.saturating_duration_since(before) >= ECHO_MAX) {
+            if both.is_none_or(|(before, at)| !is_echo(at.saturating_duration_since(before))) {
                 return signal;
             }
             self.last_end = before;
@@ -105,6 +110,15 @@ impl Signals {
             done = &mut work => return Ok(done),
             signal = self.next_end() => signal,
         };
+        self.finish_after(first, work).await
+    }
+
+    /// The same once the first signal has come: right after it.
+    pub async fn finish_after<T>(
+        &mut self,
+        first: Signal,
+        work: impl Future<Output = T>,
+    ) -> Result<T, Signal> {
         tokio::select! {
             biased;
             done = timeout(AFTER_SIGNAL_MAX, work) => done.map_err(|_| first),

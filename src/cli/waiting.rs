@@ -14,11 +14,10 @@ use nix::sys::signal::Signal;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::aside::Aside;
+use super::leaving::Leaving;
 use super::signals::{Signals, ends_a_wait};
 use super::waiting_line::Line;
 
-/// How long releasing an entry may hold up the end of the process.
-const GIVE_UP_MAX: Duration = Duration::from_secs(2);
 /// How often the progress is looked at.
 const TICK: Duration = Duration::from_millis(200);
 /// Who holds the key is asked this often …
@@ -212,7 +211,8 @@ impl LockFlags {
     ) -> Result<LockGuard, Failure> {
         let limit = self.limit();
         let end = limit.map(|limit| client.clock().now().after(limit));
-        let mut entry = take_entry(self.enqueue(client, table, key), key, signals, aside).await?;
+        let leaving = Leaving::new(client, key, aside);
+        let mut entry = take_entry(self.enqueue(client, table, key), leaving, signals).await?;
         let failing = entry.wait_failure();
         let limit = end.map(|end| client.clock().now().until(end));
         let shown = limit != Some(Duration::ZERO) && !self.quiet;
@@ -224,19 +224,29 @@ impl LockFlags {
             failing: &failing,
         };
         let waited = wait(client, &mut entry, &watched, limit, signals).await;
-        let failure = match waited {
-            Ok(guard) => return Ok(guard),
-            Err(Unlocked::Signal(signal)) => Failure::signal(
-                signal,
-                format!("{signal} while waiting for {key}; the queue entry is released"),
-            ),
-            Err(Unlocked::Wait(WaitError::TimedOut { position })) => {
-                self.conflict(key, position, failing.get())
+        match waited {
+            Ok(guard) => Ok(guard),
+            Err(Unlocked::Signal(signal)) => {
+                let is_released = leaving.give_up(entry, Some(signal), signals).await;
+                let what = match is_released {
+                    true => "the queue entry is released",
+                    false => "the queue entry could not be released, and expires by itself",
+                };
+                let words = format!("{signal} while waiting for {key}; {what}");
+                Err(Failure::signal(signal, words))
             }
-            Err(Unlocked::Wait(error)) => Failure::from(error),
-        };
-        give_up(entry, signals, aside).await;
-        Err(failure)
+            Err(Unlocked::Wait(error)) => {
+                let failure = match error {
+                    WaitError::TimedOut { position } => self.conflict(key, position, failing.get()),
+                    error => Failure::from(error),
+                };
+                if !leaving.give_up(entry, None, signals).await {
+                    let left = "the queue entry could not be released; it expires by itself";
+                    aside.say(left.to_owned());
+                }
+                Err(failure)
+            }
+        }
     }
 }
 
@@ -274,38 +284,23 @@ impl From<SessionError> for NoEntryTaken {
 /// Takes an entry. A signal meanwhile gives it back as soon as the server has said which one it is.
 async fn take_entry(
     creating: impl Future<Output = Result<QueueEntry, Failure>>,
-    key: &str,
+    leaving: Leaving<'_>,
     signals: &mut Signals,
-    aside: &Aside,
 ) -> Result<QueueEntry, Failure> {
     tokio::pin!(creating);
-    loop {
-        let signal = tokio::select! {
+    let signal = loop {
+        tokio::select! {
             created = &mut creating => return created,
-            signal = signals.next() => signal,
-        };
-        if ends_a_wait(signal) {
-            if let Ok(Ok(entry)) = timeout(GIVE_UP_MAX, &mut creating).await {
-                give_up(entry, signals, aside).await;
-            }
-            let what = format!("{signal} while joining the queue of {key}");
-            return Err(Failure::signal(signal, what));
+            signal = signals.next() => if ends_a_wait(signal) {
+                break signal;
+            },
         }
+    };
+    if let Ok(Ok(entry)) = signals.finish_after(signal, creating).await {
+        leaving.give_up(entry, Some(signal), signals).await;
     }
-}
-
-/// Releases an entry, but not for long: a second signal, or a server that does not answer, leaves it to its
-/// TTL.
-async fn give_up(entry: QueueEntry, signals: &mut Signals, aside: &Aside) {
-    tokio::select! {
-        given_up = timeout(GIVE_UP_MAX, entry.give_up()) => {
-            if !matches!(given_up, Ok(Ok(_))) {
-                let left = "the queue entry could not be released; it expires by itself";
-                aside.say(left.to_owned());
-            }
-        }
-        _ = signals.next_insisting() => {}
-    }
+    let what = format!("{signal} while joining the queue of {}", leaving.key);
+    Err(Failure::signal(signal, what))
 }
 
 /// Why a wait did not end with the lock.

@@ -4,7 +4,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::sleep;
 use tonic::Status;
 
@@ -21,6 +21,8 @@ const SLOW_MAX: usize = 256;
 pub(super) struct Background {
     turns: Semaphore,
     slow: Semaphore,
+    /// How much of it is not done.
+    undone: watch::Sender<usize>,
 }
 
 impl Default for Background {
@@ -28,11 +30,34 @@ impl Default for Background {
         Background {
             turns: Semaphore::new(TURNS),
             slow: Semaphore::new(SLOW_MAX),
+            undone: watch::Sender::new(0),
         }
     }
 }
 
+/// Something that nobody waits for, until this is dropped.
+pub(super) struct Undone(watch::Sender<usize>);
+
+impl Drop for Undone {
+    fn drop(&mut self) {
+        self.0.send_modify(|undone| *undone -= 1);
+    }
+}
+
 impl Background {
+    /// Counts something in.
+    pub(super) fn begin(&self) -> Undone {
+        self.undone.send_modify(|undone| *undone += 1);
+        Undone(self.undone.clone())
+    }
+
+    /// Once all is done.
+    pub(super) async fn done(&self) {
+        let mut undone = self.undone.subscribe();
+        // (It lives as long as this.)
+        let _ = undone.wait_for(|undone| *undone == 0).await;
+    }
+
     /// Returns when it is its turn; first come, first served. For a few attempts, without a pause between them.
     pub(super) async fn turn(&self) -> Turn<'_> {
         Turn {

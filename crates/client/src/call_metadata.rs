@@ -2,7 +2,7 @@
 
 use tonic::codegen::Bytes;
 use tonic::metadata::AsciiMetadataValue;
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 
 use super::options::Zone;
 use super::token::Token;
@@ -42,15 +42,24 @@ impl CallMetadata {
     }
 
     /// What it means that a call was refused for the token that went with it: where there is another one by now, it may be
-    /// repeated with that; where the file cannot be read, that is said as well.
-    pub(super) fn refused(&self, status: Status, sent: Option<&AsciiMetadataValue>) -> Status {
-        let Some((token, sent)) = self.token.as_ref().zip(sent) else {
-            return status;
-        };
-        if token.was_replaced(sent) {
-            return Status::unavailable("the token was replaced meanwhile");
+    /// repeated with that.
+    pub(super) fn unless_replaced(
+        &self,
+        status: Status,
+        sent: Option<&AsciiMetadataValue>,
+    ) -> Status {
+        let both = self.token.as_ref().zip(sent);
+        match both.is_some_and(|(token, sent)| token.was_replaced(sent)) {
+            true => Status::unavailable("the token was replaced meanwhile"),
+            false => status,
         }
-        let Some(why) = token.read_failure() else {
+    }
+
+    /// The same; where the file of the token cannot be read, that is said as well.
+    pub(super) fn refused(&self, status: Status, sent: Option<&AsciiMetadataValue>) -> Status {
+        let status = self.unless_replaced(status, sent);
+        let failure = self.token.as_ref().and_then(Token::read_failure);
+        let Some(why) = failure.filter(|_| status.code() == Code::Unauthenticated) else {
             return status;
         };
         let words = format!("{}; its file cannot be read again: {why}", status.message());

@@ -81,6 +81,23 @@ impl Overtaken {
     }
 }
 
+/// Makes a call, and again where it was refused for its number. Not where an attempt before may have been done, as that says.
+pub(super) async fn until_not_overtaken<T, F>(
+    is_in_doubt: impl Fn() -> bool,
+    call: impl Fn() -> F,
+) -> Result<T, Status>
+where
+    F: Future<Output = Result<T, Status>>,
+{
+    let mut overtaken = Overtaken::default();
+    loop {
+        match call().await {
+            Err(status) if !is_in_doubt() && overtaken.again(&status) => {}
+            came => return came,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

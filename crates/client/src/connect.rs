@@ -36,6 +36,8 @@ use super::retry::{Backoff, Verdict, is_for_elsewhere, judge};
 pub(super) const ANSWER_BYTES_MAX: usize = 65 * 1024 * 1024;
 /// The server is told this much less than what is left, so that its answer still comes in time.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(100);
+/// With less time left than this no further attempt of a call is made.
+const LAST_ATTEMPT_MIN: Duration = Duration::from_millis(100);
 /// A client of the lock service. Cheap to clone; clones share their connections.
 #[derive(Clone)]
 pub struct Client {
@@ -450,9 +452,10 @@ impl Client {
         let endpoint = self.shared.connections.name(at);
         let message = status.message();
         // Of a Unix socket both are the same words.
-        let mut words = match message.contains(&cause) {
-            true => format!("{endpoint}: {message}"),
-            false => format!("{endpoint}: {message}: {cause}"),
+        let mut words = match (message.contains(&cause), cause.contains(message)) {
+            (true, _) => format!("{endpoint}: {message}"),
+            (false, true) => format!("{endpoint}: {cause}"),
+            (false, false) => format!("{endpoint}: {message}: {cause}"),
         };
         if self.shared.connections.hears_tls(at) {
             words.push_str(" (the server speaks TLS: https://)");
@@ -497,8 +500,13 @@ impl Client {
                 Some(before) if is_cut_short && before.code() != Code::ResourceExhausted => before,
                 _ => status,
             };
-            let pause = backoff.next(not_before);
-            if pause >= self.now().until(end) {
+            let left = self.now().until(end);
+            let pause = match backoff.next(not_before) {
+                // Of what nobody asked to be left alone for longer the last attempts come near the end.
+                pause if not_before.is_none() && left >= LAST_ATTEMPT_MIN => pause.min(left / 2),
+                pause => pause,
+            };
+            if pause >= left {
                 return Err(of_all_attempts(status, total, begun.until(self.now())));
             }
             before = Some(status.clone());
@@ -535,8 +543,19 @@ impl Client {
     /// that has ended it is left undone: TTLs see to it.
     pub(super) fn in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = &self.shared.runtime {
-            runtime.spawn(work);
+            let undone = self.shared.background.begin();
+            runtime.spawn(async move {
+                work.await;
+                drop(undone);
+            });
         }
+    }
+
+    /// Returns once nothing is given back in the background any more, by this client or a clone of it: locks, entries and sessions
+    /// that were dropped, or whose release was not answered. Each is tried until a server says what became of it, or it has
+    /// ended by itself. For a process that is about to end, which ends that as well; to be bounded by whoever waits.
+    pub async fn given_back(&self) {
+        self.shared.background.done().await;
     }
 }
 

@@ -131,6 +131,7 @@ impl Dialer {
             async move {
                 let io = timeout(dialer.within, dialer.dial(at)).await;
                 let late = |_| {
+                    dialer.hears_tls.store(false, Ordering::Relaxed);
                     let words = format!("no connection within {}", rounded(dialer.within));
                     io::Error::new(io::ErrorKind::TimedOut, words)
                 };
@@ -209,7 +210,8 @@ impl ParsedEndpoint {
             };
         }
         let (scheme, rest) = endpoint.split_once("://").unwrap_or(("http", endpoint));
-        if !["http", "https"].contains(&scheme) {
+        let scheme = scheme.to_ascii_lowercase();
+        if !["http", "https"].contains(&&*scheme) {
             return Err(invalid(
                 "only http://, https:// and unix: are spoken".to_owned(),
             ));
@@ -218,7 +220,15 @@ impl ParsedEndpoint {
         let parsed = Endpoint::from_shared(format!("http://{rest}"));
         let parsed = parsed.map_err(|error| invalid(error.to_string()))?;
         if parsed.uri().port().is_none() {
-            return Err(invalid("it names no port".to_owned()));
+            let authority = parsed.uri().authority().map_or("", |named| named.as_str());
+            let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
+            let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+            let why = if is_number {
+                "its port is above 65535"
+            } else {
+                "it names no port"
+            };
+            return Err(invalid(why.to_owned()));
         }
         if scheme == "http" {
             return Ok(ParsedEndpoint::Plain(parsed));
@@ -240,6 +250,7 @@ mod tests {
             "http://127.0.0.1:7450",
             "127.0.0.1:7450",
             "http://[::1]:1",
+            "HTTP://127.0.0.1:7450",
             "unix:/run/fermata.sock",
         ] {
             assert!(Client::connect([good]).is_ok(), "{good}");
@@ -248,6 +259,8 @@ mod tests {
             ("ftp://a:1", "only http://, https:// and unix:"),
             ("https://a", "no port"),
             ("http://a", "no port"),
+            ("http://[::1]", "no port"),
+            ("http://a:99999", "above 65535"),
             ("unix:fermata.sock", "from the root on"),
             ("http://a b:1", ""),
             ("", ""),

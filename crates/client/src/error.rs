@@ -71,7 +71,9 @@ impl From<Fault> for CreateError {
             Fault::Limit(error) => CreateError::Limit(error),
             Fault::Denied(error) => CreateError::Denied(error),
             Fault::Unavailable(error) => CreateError::Unavailable(error),
-            Fault::Superseded(error) | Fault::Other(error) => CreateError::Other(error),
+            Fault::Superseded(error) | Fault::Overtaken(error) | Fault::Other(error) => {
+                CreateError::Other(error)
+            }
         }
     }
 }
@@ -114,9 +116,12 @@ impl From<Fault> for WaitError {
             Err(Fault::Unavailable(error)) => WaitError::Unavailable(error),
             Err(Fault::Ended(lost)) => WaitError::Lost(lost),
             Err(Fault::Invalid(error)) => WaitError::Invalid(error),
-            Err(Fault::Superseded(error) | Fault::NotFound(error) | Fault::Other(error)) => {
-                WaitError::Other(error)
-            }
+            Err(
+                Fault::Superseded(error)
+                | Fault::Overtaken(error)
+                | Fault::NotFound(error)
+                | Fault::Other(error),
+            ) => WaitError::Other(error),
         }
     }
 }
@@ -132,8 +137,8 @@ pub enum LockError {
     Wait(#[from] WaitError),
 }
 
-/// Why a read or write under the lock failed. After a write, all variants but `Invalid`, `Limit`, `Denied`, `Overtaken`
-/// leave open whether it took effect; while the lock is held, write again before reading.
+/// Why a read or write under the lock failed. After a write, all variants but `Invalid`, `Limit`, `Denied`, `Unavailable`,
+/// `Overtaken` leave open whether it took effect; while the lock is held, write again before reading.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CriticalError {
     /// The lock is lost. Stop; what was written without an `Ok` may or may not have taken effect.
@@ -148,7 +153,7 @@ pub enum CriticalError {
     /// Not allowed, or not known.
     #[error("not allowed: {0}")]
     Denied(#[source] ServerError),
-    /// No server could do it in time. Repeat it while the lock is valid.
+    /// No server could do it in time; nothing was written. Repeat it while the lock is valid.
     #[error("no server could do it in time: {0}")]
     Unavailable(#[source] ServerError),
     /// The lock was taken over again while this call asked for its grant. Repeat the call.
@@ -158,10 +163,10 @@ pub enum CriticalError {
     /// call: repeat it.
     #[error("other processes use this lockRef as well, and went first; nothing was done: {0}")]
     Overtaken(#[source] ServerError),
-    /// An earlier attempt of this write may have taken effect, and repeating it was refused, as after a take-over,
-    /// when somebody else with this lockRef may have written since. Nothing is known of a loss of the lock: read the
-    /// value, or write again what is to stand.
-    #[error("the write may or may not have taken effect, and was not repeated: {0}")]
+    /// An attempt of this write may have taken effect: time was up before an answer, or repeating it was refused, as after a
+    /// take-over, when somebody else with this lockRef may have written since. Nothing is known of a loss of the lock: read
+    /// the value, or write again what is to stand.
+    #[error("the write may or may not have taken effect: {0}")]
     WriteUnknown(#[source] ServerError),
     /// The server failed. Its words are all there is.
     #[error("the server failed: {0}")]
@@ -175,7 +180,7 @@ impl CriticalError {
             return fault.into();
         }
         match fault.refusal() {
-            Ok(error) => CriticalError::WriteUnknown(error),
+            Ok(error) | Err(Fault::Unavailable(error)) => CriticalError::WriteUnknown(error),
             Err(fault) => fault.into(),
         }
     }
@@ -190,9 +195,7 @@ impl From<Fault> for CriticalError {
             Err(Fault::Limit(error)) => CriticalError::Limit(error),
             Err(Fault::Denied(error)) => CriticalError::Denied(error),
             Err(Fault::Unavailable(error)) => CriticalError::Unavailable(error),
-            Err(Fault::Other(error)) if error.reason == ServerError::CALL_NO_NOT_ABOVE => {
-                CriticalError::Overtaken(error)
-            }
+            Err(Fault::Overtaken(error)) => CriticalError::Overtaken(error),
             Err(Fault::NotFound(error) | Fault::Other(error)) => CriticalError::Other(error),
         }
     }
@@ -221,7 +224,7 @@ pub enum ReleaseError {
     Unavailable(#[source] ServerError),
     /// An attempt may have written the carried value, and repeating it was refused, as after a take-over, or where it is
     /// released by now; or time was up. If it is not released yet, it is in the background, without the write.
-    #[error("the write may or may not have taken effect, and is not repeated: {0}")]
+    #[error("the write may or may not have taken effect: {0}")]
     WriteUnknown(#[source] ServerError),
     /// The server failed. Its words are all there is.
     #[error("the server failed: {0}")]
@@ -256,9 +259,12 @@ impl From<Fault> for ReleaseError {
             Err(Fault::Limit(error)) => ReleaseError::Limit(error),
             Err(Fault::Denied(error)) => ReleaseError::Denied(error),
             Err(Fault::Unavailable(error)) => ReleaseError::Unavailable(error),
-            Err(Fault::Superseded(error) | Fault::NotFound(error) | Fault::Other(error)) => {
-                ReleaseError::Other(error)
-            }
+            Err(
+                Fault::Superseded(error)
+                | Fault::Overtaken(error)
+                | Fault::NotFound(error)
+                | Fault::Other(error),
+            ) => ReleaseError::Other(error),
         }
     }
 }
@@ -294,9 +300,12 @@ impl From<Fault> for SessionError {
             Err(Fault::Limit(error)) => SessionError::Limit(error),
             Err(Fault::Denied(error)) => SessionError::Denied(error),
             Err(Fault::Unavailable(error)) => SessionError::Unavailable(error),
-            Err(Fault::Superseded(error) | Fault::NotFound(error) | Fault::Other(error)) => {
-                SessionError::Other(error)
-            }
+            Err(
+                Fault::Superseded(error)
+                | Fault::Overtaken(error)
+                | Fault::NotFound(error)
+                | Fault::Other(error),
+            ) => SessionError::Other(error),
         }
     }
 }
@@ -336,7 +345,9 @@ impl From<Fault> for CallError {
             Fault::Limit(error) => CallError::Limit(error),
             Fault::Denied(error) => CallError::Denied(error),
             Fault::Unavailable(error) => CallError::Unavailable(error),
-            Fault::Superseded(error) | Fault::Other(error) => CallError::Other(error),
+            Fault::Superseded(error) | Fault::Overtaken(error) | Fault::Other(error) => {
+                CallError::Other(error)
+            }
         }
     }
 }

@@ -135,6 +135,8 @@ pub(super) enum Fault {
     Ended(Lost),
     /// The lockRef has a newer grant.
     Superseded(ServerError),
+    /// Another call under the grant went first, with a number as high or higher.
+    Overtaken(ServerError),
     /// The request is malformed.
     Invalid(ServerError),
     /// There is no such table, or no such lockRef.
@@ -155,6 +157,9 @@ impl Fault {
         match status.code() {
             Code::FailedPrecondition if error.reason == ServerError::GRANT_SUPERSEDED => {
                 Fault::Superseded(error)
+            }
+            Code::FailedPrecondition if error.reason == ServerError::CALL_NO_NOT_ABOVE => {
+                Fault::Overtaken(error)
             }
             Code::FailedPrecondition => match end_reason(&error.reason) {
                 Some(reason) => Fault::Ended(Lost::new(reason, error.message)),
@@ -184,10 +189,10 @@ impl Fault {
     pub(super) fn refusal(self) -> Result<ServerError, Fault> {
         match self {
             Fault::Superseded(error)
+            | Fault::Overtaken(error)
             | Fault::Invalid(error)
             | Fault::Limit(error)
             | Fault::Denied(error) => Ok(error),
-            Fault::Other(error) if error.reason == ServerError::CALL_NO_NOT_ABOVE => Ok(error),
             Fault::Ended(_) | Fault::NotFound(_) | Fault::Unavailable(_) | Fault::Other(_) => {
                 Err(self)
             }
@@ -201,6 +206,7 @@ impl Fault {
             // The reason is said beside these words.
             Fault::NotFound(error) => Ok(Lost::new(LostReason::NeverIssued, error.message)),
             Fault::Superseded(_)
+            | Fault::Overtaken(_)
             | Fault::Invalid(_)
             | Fault::Limit(_)
             | Fault::Denied(_)

@@ -13,7 +13,7 @@ use super::request::LockRequest;
 use super::retry::Backoff;
 
 /// A release that no rule allows is tried again after this, each time doubled, …
-const NOT_ALLOWED_AGAIN_AFTER: Duration = Duration::from_secs(5);
+const NOT_ALLOWED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// … up to this: each one is a line in the audit log of a server.
 const NOT_ALLOWED_AGAIN_AFTER_MAX: Duration = Duration::from_secs(60);
 
@@ -126,7 +126,7 @@ where
         };
         match Fault::new(&status) {
             Fault::Ended(_) | Fault::NotFound(_) => return None,
-            Fault::Invalid(error) | Fault::Superseded(error) => {
+            Fault::Invalid(error) | Fault::Superseded(error) | Fault::Overtaken(error) => {
                 tracing::debug!(%error, "an entry is left to expire");
                 return None;
             }

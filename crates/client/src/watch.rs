@@ -100,6 +100,7 @@ impl Watcher {
                 Fault::Invalid(error)
                 | Fault::Limit(error)
                 | Fault::Denied(error)
+                | Fault::Overtaken(error)
                 | Fault::Other(error) => {
                     tracing::debug!(%error, "a watch is opened again");
                     sleep(self.backoff.next(error.retry_after)).await;

@@ -92,7 +92,7 @@ impl From<CreateError> for Failure {
         };
         let words = match error {
             CreateError::Unavailable(_) => {
-                format!("{error}. An entry may have been made all the same; it ends with its TTL")
+                format!("{error}. If an entry was made all the same, it ends with its TTL")
             }
             CreateError::Invalid(_)
             | CreateError::NotFound(_)

@@ -37,6 +37,12 @@ pub fn print_text(text: &str) -> io::Result<()> {
     stdout.flush()
 }
 
+/// Says something on stderr, in one write, so that lines of several processes do not mix. Where nobody is left to read it, what goes
+/// on goes on.
+pub fn say(text: &str) {
+    let _ = io::stderr().write_all(format!("fermata: {text}\n").as_bytes());
+}
+
 /// Whether stdout takes colours: it is a terminal, and the user did not say otherwise.
 pub fn colour() -> bool {
     io::stdout().is_terminal() && crate::remote::variable("NO_COLOR").is_none() && moves_cursor()

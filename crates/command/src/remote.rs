@@ -1,17 +1,18 @@
 //! Which service to talk to, and how to print: the options that all client commands have. They may stand
 //! before the command or after it.
 
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
-use std::{env, io};
+use std::{env, fs, io, thread};
 
 use fermata_client::{Client, ClientOptions, FileError, Tls, Token};
+use fermata_files::{SMALL_FILE_BYTES_MAX, read_regular};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::interval;
 
 use crate::failure::Failure;
-use crate::output::{Format, one_line};
+use crate::output::{Format, one_line, say};
 use crate::span::Span;
 
 /// How often it is looked at whether a server answers.
@@ -140,10 +141,7 @@ impl Remote {
 
     /// The same; what is not given is as in `options`.
     pub fn client_with(&self, options: ClientOptions) -> Result<Client, Failure> {
-        self.client_saying(options, |line| {
-            // Where nobody is left to read it, what goes on goes on.
-            let _ = writeln!(io::stderr(), "fermata: {line}");
-        })
+        self.client_saying(options, |line| say(&line))
     }
 
     /// The same; what there is to say about it goes to `say`, for who must not wait for stderr.
@@ -188,8 +186,8 @@ impl Remote {
         if let Some(timeout) = self.timeout() {
             options.timeout = timeout;
         }
-        options.token = self.token()?;
-        options.tls = self.tls()?;
+        options.token = self.token(options.timeout)?;
+        options.tls = self.tls(options.timeout)?;
         Ok(options)
     }
 
@@ -202,7 +200,7 @@ impl Remote {
             (TOKEN_FILE_VARIABLE, &self.token_file),
         ];
         let given = files.into_iter().filter_map(|(name, file)| {
-            let file = file.clone().or_else(|| path(name))?;
+            let file = named(file, name)?;
             // Wherever that command changes to.
             let file = std::path::absolute(file).ok()?;
             Some((name, file.display().to_string()))
@@ -210,20 +208,21 @@ impl Remote {
         given.collect()
     }
 
-    fn token(&self) -> Result<Option<Token>, Failure> {
-        let file = self
-            .token_file
-            .clone()
-            .or_else(|| path(TOKEN_FILE_VARIABLE));
+    /// `within` is for the file system.
+    fn token(&self, within: Duration) -> Result<Option<Token>, Failure> {
+        let file = named(&self.token_file, TOKEN_FILE_VARIABLE);
+        let whence = match &file {
+            Some(_) => whence(&self.token_file, "--token-file", TOKEN_FILE_VARIABLE),
+            None => TOKEN_VARIABLE,
+        };
         let token = match (file, variable(TOKEN_VARIABLE)) {
-            (Some(file), _) => Token::from_file(file),
+            (Some(file), _) => {
+                let read = file.clone();
+                let reading = move || Token::from_file(read);
+                in_time(&file, within, reading).map_err(|why| at_file(whence, &file, &why))?
+            }
             (None, Some(text)) => Token::from_text(&text),
             (None, None) => return Ok(None),
-        };
-        let whence = match (&self.token_file, path(TOKEN_FILE_VARIABLE)) {
-            (Some(_), _) => "--token-file",
-            (None, Some(_)) => TOKEN_FILE_VARIABLE,
-            (None, None) => TOKEN_VARIABLE,
         };
         match token {
             Ok(token) => Ok(Some(token)),
@@ -231,29 +230,47 @@ impl Remote {
         }
     }
 
-    fn tls(&self) -> Result<Option<Tls>, Failure> {
-        let given = |option: &Option<PathBuf>, name| option.clone().or_else(|| path(name));
-        let own = (
-            given(&self.certificate, CERTIFICATE_VARIABLE),
-            given(&self.certificate_key, KEY_VARIABLE),
-        );
-        let own = match own {
+    /// `within` is for the file system.
+    fn tls(&self, within: Duration) -> Result<Option<Tls>, Failure> {
+        let ca = named(&self.ca, CA_VARIABLE);
+        let certificate = named(&self.certificate, CERTIFICATE_VARIABLE);
+        let key = named(&self.certificate_key, KEY_VARIABLE);
+        let of_ca = whence(&self.ca, "--ca", CA_VARIABLE);
+        let of_certificate = whence(&self.certificate, "--certificate", CERTIFICATE_VARIABLE);
+        let of_key = whence(&self.certificate_key, "--certificate-key", KEY_VARIABLE);
+        let alone = |whence, what, option, variable| {
+            let words = format!("{whence}: {what}: name that with {option}, or {variable}");
+            Err(Failure::usage(words))
+        };
+        let own = match (certificate, key) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             (None, None) => None,
-            _ => {
-                return Err(Failure::usage(
-                    "--certificate and --certificate-key belong together",
-                ));
+            (Some(_), None) => {
+                let what = "a certificate needs its key";
+                return alone(of_certificate, what, "--certificate-key", KEY_VARIABLE);
+            }
+            (None, Some(_)) => {
+                let what = "a key needs its certificate";
+                return alone(of_key, what, "--certificate", CERTIFICATE_VARIABLE);
             }
         };
-        let Some(ca) = given(&self.ca, CA_VARIABLE) else {
+        let Some(ca) = ca else {
+            let what = "a certificate is shown to a server whose CA is known only";
             return match own {
-                Some(_) => Err(Failure::usage(
-                    "--certificate is shown to a server of --ca only",
-                )),
+                Some(_) => alone(of_certificate, what, "--ca", CA_VARIABLE),
                 None => Ok(None),
             };
         };
+        let of_own = own.iter().flat_map(|(certificate, key)| {
+            let certificate = (of_certificate, certificate);
+            [certificate, (of_key, key)]
+        });
+        for (whence, file) in [(of_ca, &ca)].into_iter().chain(of_own) {
+            let read = file.clone();
+            // What is wrong with it is said below; this is to find the one that hangs.
+            let reading = move || read_regular(&read, SMALL_FILE_BYTES_MAX).map(drop);
+            let _ = in_time(file, within, reading).map_err(|why| at_file(whence, file, &why))?;
+        }
         match Tls::from_files(ca, own) {
             Ok(tls) => Ok(Some(tls)),
             Err(error) => Err(self.unusable(error)),
@@ -262,23 +279,20 @@ impl Remote {
 
     /// Which file cannot be used, by what named it.
     fn unusable(&self, error: FileError) -> Failure {
-        let (why, option, name, variable) = match error {
+        let (why, whence) = match error {
             // A client has no CA of clients.
-            FileError::Ca(why) | FileError::ClientCa(why) => (why, &self.ca, "--ca", CA_VARIABLE),
-            FileError::Certificate(why) => (
-                why,
-                &self.certificate,
-                "--certificate",
-                CERTIFICATE_VARIABLE,
-            ),
-            FileError::Key(why) => (
-                why,
-                &self.certificate_key,
-                "--certificate-key",
-                KEY_VARIABLE,
-            ),
+            FileError::Ca(why) | FileError::ClientCa(why) => {
+                (why, whence(&self.ca, "--ca", CA_VARIABLE))
+            }
+            FileError::Certificate(why) => {
+                let given = &self.certificate;
+                (why, whence(given, "--certificate", CERTIFICATE_VARIABLE))
+            }
+            FileError::Key(why) => {
+                let given = &self.certificate_key;
+                (why, whence(given, "--certificate-key", KEY_VARIABLE))
+            }
         };
-        let whence = if option.is_some() { name } else { variable };
         Failure::usage(format!("{whence}: {why}"))
     }
 }
@@ -343,8 +357,65 @@ fn parse_timeout(text: &str) -> Result<Span, String> {
     }
 }
 
-fn path(name: &str) -> Option<PathBuf> {
-    variable(name).map(PathBuf::from)
+/// What an option, or else a variable, names.
+fn named(option: &Option<PathBuf>, name: &str) -> Option<PathBuf> {
+    let of_variable = || variable(name).map(PathBuf::from);
+    option.clone().or_else(of_variable)
+}
+
+/// Which of both it was.
+fn whence(given: &Option<PathBuf>, option: &'static str, variable: &'static str) -> &'static str {
+    match given {
+        Some(_) => option,
+        None => variable,
+    }
+}
+
+fn at_file(whence: &str, file: &Path, why: &str) -> Failure {
+    Failure::usage(format!("{whence}: {}: {why}", file.display()))
+}
+
+/// What the reading of a file gives; fails where that takes too long, as on a file system that hangs. A pipe is waited for: who
+/// writes to it may have to ask somebody first.
+fn in_time<T: Send + 'static>(
+    file: &Path,
+    within: Duration,
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, String> {
+    let (news, heard) = mpsc::channel();
+    let named = file.to_owned();
+    let reading = move || {
+        // Nobody may wait for either any more.
+        if fs::metadata(named).is_ok_and(|found| !found.is_file()) {
+            let _ = news.send(Reading::Waits);
+        }
+        let _ = news.send(Reading::Done(read()));
+    };
+    let thread = thread::Builder::new().name("files".to_owned());
+    let no_thread = |error| format!("there is no thread to read it: {error}");
+    thread.spawn(reading).map_err(no_thread)?;
+    let ended_early = || "the thread that reads it ended early".to_owned();
+    match heard.recv_timeout(within) {
+        Ok(Reading::Done(read)) => Ok(read),
+        Ok(Reading::Waits) => match heard.recv() {
+            Ok(Reading::Done(read)) => Ok(read),
+            Ok(Reading::Waits) | Err(_) => Err(ended_early()),
+        },
+        Err(RecvTimeoutError::Timeout) => {
+            let within = Span::from_duration(within);
+            Err(format!(
+                "it could not be read within {within} (--timeout), as where its file system hangs"
+            ))
+        }
+        Err(RecvTimeoutError::Disconnected) => Err(ended_early()),
+    }
+}
+
+/// How the reading of a file goes.
+enum Reading<T> {
+    /// Somebody writes it meanwhile.
+    Waits,
+    Done(T),
 }
 
 /// An environment variable that is set to something.
@@ -362,5 +433,26 @@ pub fn who() -> String {
         (Some(user), Some(host)) => format!("{user}@{host}"),
         (Some(one), None) | (None, Some(one)) => one,
         (None, None) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_hangs_is_named_and_a_pipe_is_waited_for() {
+        let within = Duration::from_millis(50);
+        let (hang, hangs) = mpsc::channel::<()>();
+        let hung = in_time(Path::new("/proc/self/status"), within, move || hangs.recv());
+        let why = hung.unwrap_err();
+        assert!(why.contains("within 50ms (--timeout)"), "{why}");
+        drop(hang);
+        // As a pipe.
+        let slow = in_time(Path::new("/dev/null"), within, move || {
+            thread::sleep(4 * within);
+            7
+        });
+        assert_eq!(slow, Ok(7));
     }
 }

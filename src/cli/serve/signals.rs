@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::cli::end::end;
-use crate::cli::signals::ECHO_MAX;
+use crate::cli::signals::is_echo;
 use fermata_command::ignored::is_ignored;
 
 /// SIGTERM and SIGINT, and SIGHUP, heard from when this is made.
@@ -56,7 +56,7 @@ impl EndSignals {
         let heard = Instant::now();
         loop {
             let signal = self.next().await;
-            if heard.elapsed() >= ECHO_MAX {
+            if !is_echo(heard.elapsed()) {
                 return signal;
             }
         }

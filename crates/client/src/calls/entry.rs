@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{from_wire, promise, to_wire};
 use crate::answer::{Acquired, Created, GrantedValue, LockStatus, Mutation};
-use crate::call_numbers::{CallNumbers, Overtaken};
+use crate::call_numbers::{CallNumbers, until_not_overtaken};
 use crate::connect::{Answer, Client};
 use crate::connections::LongCallPermit;
 use crate::error::{CreateError, ReleaseError, WaitError};
@@ -151,16 +151,11 @@ impl Client {
     ) -> Result<bool, ReleaseError> {
         let timeout = self.options().timeout;
         let sent = SentWrite::default();
-        let mut overtaken = Overtaken::default();
-        loop {
-            let released = self.release_raw(lock_ref, put.as_ref(), &sent, numbers, timeout);
-            let released = released.await;
-            let in_doubt = put.is_some() && sent.is_in_doubt();
-            return match released {
-                Ok(already_released) => Ok(already_released && !in_doubt),
-                Err(status) if !in_doubt && overtaken.again(&status) => continue,
-                Err(status) => Err(ReleaseError::of(Fault::new(&status), in_doubt)),
-            };
+        let is_in_doubt = || put.is_some() && sent.is_in_doubt();
+        let call = || self.release_raw(lock_ref, put.as_ref(), &sent, numbers, timeout);
+        match until_not_overtaken(is_in_doubt, call).await {
+            Ok(already_released) => Ok(already_released && !is_in_doubt()),
+            Err(status) => Err(ReleaseError::of(Fault::new(&status), is_in_doubt())),
         }
     }
 

@@ -5,7 +5,7 @@ use tonic::Status;
 
 use super::promise;
 use crate::answer::{Mutation, Value};
-use crate::call_numbers::{CallNumbers, Overtaken};
+use crate::call_numbers::{CallNumbers, until_not_overtaken};
 use crate::connect::Client;
 use crate::error::{CallError, CriticalError};
 use crate::fault::Fault;
@@ -21,14 +21,10 @@ impl Client {
         lock_ref: &str,
         numbers: &CallNumbers,
     ) -> Result<Value, CriticalError> {
-        let mut overtaken = Overtaken::default();
-        loop {
-            match self.critical_get_raw(lock_ref, numbers).await {
-                Ok((value, _)) => return Ok(value),
-                Err(status) if overtaken.again(&status) => {}
-                Err(status) => return Err(Fault::new(&status).into()),
-            }
-        }
+        let call = || self.critical_get_raw(lock_ref, numbers);
+        let read = until_not_overtaken(|| false, call).await;
+        let (value, _) = read.map_err(|status| Fault::new(&status))?;
+        Ok(value)
     }
 
     pub(crate) async fn critical_get_raw(
@@ -59,17 +55,10 @@ impl Client {
         numbers: &CallNumbers,
     ) -> Result<(), CriticalError> {
         let sent = SentWrite::default();
-        let mut overtaken = Overtaken::default();
-        loop {
-            let answer = self.critical_write_raw(lock_ref, &mutation, &sent, numbers);
-            match answer.await {
-                Ok(_) => return Ok(()),
-                Err(status) if !sent.is_in_doubt() && overtaken.again(&status) => {}
-                Err(status) => {
-                    return Err(CriticalError::of(Fault::new(&status), sent.is_in_doubt()));
-                }
-            }
-        }
+        let call = || self.critical_write_raw(lock_ref, &mutation, &sent, numbers);
+        let written = until_not_overtaken(|| sent.is_in_doubt(), call).await;
+        let failed = |status| CriticalError::of(Fault::new(&status), sent.is_in_doubt());
+        written.map(|_| ()).map_err(failed)
     }
 
     pub(crate) async fn critical_write_raw(

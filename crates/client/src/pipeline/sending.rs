@@ -155,7 +155,8 @@ impl Sending {
         let (of_sent, of_unsent) = match is_refused {
             // A server of ours reads nothing of whom it does not know: nothing was done.
             _ if !is_answered && is_unknown_here(&status) => {
-                let status = self.opener.metadata.refused(status, self.token.as_ref());
+                let metadata = &self.opener.metadata;
+                let status = metadata.unless_replaced(status, self.token.as_ref());
                 (status.clone().into(), status.into())
             }
             // Nobody read what is on a stream that nobody knows.
