@@ -1,9 +1,8 @@
 //! Giving a lock, or an entry in the queue, back before the process ends: for as long as that may hold up the end.
 
-use std::fmt::Display;
 use std::time::Duration;
 
-use fermata_client::{Client, LockGuard, QueueEntry, ReleaseError};
+use fermata_client::{Client, LockGuard, QueueEntry, ReleaseError, ServerError};
 use fermata_command::{Failure, Span, exit};
 use nix::sys::signal::Signal;
 use tokio::time::{Instant, timeout};
@@ -106,19 +105,27 @@ impl<'a> Leaving<'a> {
             Err(_) => return Err(NotGivenBack::Silent(answered_within)),
         };
         let left = ttl.saturating_sub(begun.elapsed());
-        let within = left.min(self.client.options().timeout);
-        self.say_tried_again(what, &denied, within);
-        match timeout(within, self.client.given_back()).await {
-            Ok(()) => Ok(()),
-            Err(_) => Err(NotGivenBack::Failed(ReleaseError::Denied(denied))),
+        match self.until_given_back(what, &denied, left).await {
+            true => Ok(()),
+            false => Err(NotGivenBack::Failed(ReleaseError::Denied(denied))),
         }
     }
 
-    fn say_tried_again(self, what: &str, why: &dyn Display, within: Duration) {
-        let within = Span::from_duration(within);
+    /// Waits for what the client gives back in the background, as this was denied, where there is any, for `left` at most and as
+    /// long as a call may take. False where it is still there.
+    pub async fn until_given_back(self, what: &str, denied: &ServerError, left: Duration) -> bool {
+        if timeout(Duration::ZERO, self.client.given_back())
+            .await
+            .is_ok()
+        {
+            return true;
+        }
+        let within = left.min(self.client.options().timeout);
+        let span = Span::from_duration(within);
         self.aside.say(format!(
-            "{what} cannot be released: {why}; trying again for {within}"
+            "{what} cannot be released: {denied}; trying again for {span}"
         ));
+        timeout(within, self.client.given_back()).await.is_ok()
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use fermata_client::{CallNumbers, Client, ClientOptions, Mutation};
+use fermata_client::{CallNumbers, Client, ClientOptions, Mutation, ReleaseError};
 use fermata_command::{Failure, Remote};
 
 use super::aside::Aside;
+use super::leaving::Leaving;
 use super::signals::Signals;
 use super::value;
 use super::waiting::LockFlags;
@@ -144,7 +145,15 @@ pub(super) async fn section(
         .lock(client, &remote.table(), key, &mut signals, aside)
         .await?;
     let written = (guard.lock_ref(), guard.fencing_token());
-    match signals.finish_soon(guard.release_with(mutation)).await {
+    let (leaving, ttl) = (Leaving::new(client, key, aside), guard.ttl());
+    let releasing = async {
+        let released = guard.release_with(mutation).await;
+        if let Err(ReleaseError::Denied(denied)) = &released {
+            leaving.until_given_back(key, denied, ttl).await;
+        }
+        released
+    };
+    match signals.finish_soon(releasing).await {
         Ok(released) => released?,
         Err(signal) => {
             let what = format!(

@@ -26,7 +26,7 @@ const HEARD: [Signal; 6] = [
 const AFTER_SIGNAL_MAX: Duration = Duration::from_secs(2);
 
 /// What comes sooner after a signal is no second one: `timeout` sends its own to its child, and to the group of that; others send
-/// two different ones.
+/// two different ones. It is the time from hearing one to hearing the next: a process that was stopped meanwhile hears both at once.
 const ECHO_MAX: Duration = Duration::from_millis(200);
 
 /// Whether a signal that comes so long after another one is no second one.

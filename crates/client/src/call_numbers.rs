@@ -8,15 +8,22 @@ use tonic_types::StatusExt as _;
 
 use super::fault::ServerError;
 
-/// Numbers that only grow: the time of day in microseconds where that is higher than the last one. So those of several processes
-/// that use one lockRef, one after the other, grow as well, as far as the clocks of their machines agree.
+/// How many bits of a number are for the attempts of one call.
+const ATTEMPT_BITS: u32 = 10;
+const ATTEMPTS: u64 = 1 << ATTEMPT_BITS;
+
+/// Numbers for the critical calls of a lockRef, kept for as long as that is used, and shared by all that use it here. They only
+/// grow: the time of day in microseconds where that is higher than the last one, times 1,024, of which that many belong to the
+/// attempts of one call. So those of several processes that use one lockRef, one after the other, grow as well, as far as the
+/// clocks of their machines agree.
 #[derive(Debug, Default)]
 pub struct CallNumbers {
     last: AtomicU64,
 }
 
 impl CallNumbers {
-    /// The next one. Each attempt takes its own: one that was given up cannot land after its successor.
+    /// The next one, for a call, or for a repeat of one of which it is known that nothing was done: above all that were given
+    /// before. An attempt that was given up cannot land after it.
     #[must_use]
     pub fn next(&self) -> u64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -32,7 +39,10 @@ impl CallNumbers {
     }
 
     fn next_at(&self, now: u64) -> u64 {
-        let next = |last: u64| last.saturating_add(1).max(now);
+        let next = |last: u64| {
+            let of_call = (last / ATTEMPTS + 1).max(now);
+            of_call.saturating_mul(ATTEMPTS)
+        };
         let before = self
             .last
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
@@ -40,6 +50,12 @@ impl CallNumbers {
             });
         next(before.unwrap_or_else(|last| last))
     }
+}
+
+/// For a repeat of a write that may have been done: above the attempt before, and below each call that began later. What another
+/// process wrote after it is not written over; the repeat is refused. The last one is given again, and then refused.
+pub(super) fn repeated(before: u64) -> u64 {
+    before.saturating_add(1).min(before | (ATTEMPTS - 1))
 }
 
 /// What a server says that refused a call for its number.
@@ -59,7 +75,8 @@ impl NotAbove {
         })
     }
 
-    /// The same call came before, as by a proxy that repeats it: that one may have been done.
+    /// The same call came before, as by a proxy that repeats it: that one may have been done. (Where another call came after that
+    /// one, nobody can know: proxies are not to repeat calls by themselves.)
     pub(super) fn came_before(&self) -> bool {
         self.given == self.last
     }
@@ -105,11 +122,26 @@ mod tests {
     #[test]
     fn numbers_grow_whatever_the_time_of_day_does_and_from_process_to_process() {
         let numbers = CallNumbers::default();
-        let of = |now| numbers.next_at(now);
+        let of = |now| numbers.next_at(now) / ATTEMPTS;
         assert_eq!([of(100), of(100), of(50), of(103)], [100, 101, 102, 103]);
         let (one, other) = (CallNumbers::default(), CallNumbers::default());
         let first = one.next();
-        assert!(first > 1_700_000_000_000_000);
+        assert!(first / ATTEMPTS > 1_700_000_000_000_000);
         assert!(other.next() >= first);
+        numbers.last.store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(numbers.next(), u64::MAX);
+    }
+
+    #[test]
+    fn repeats_are_above_their_call_and_below_each_later_one() {
+        let numbers = CallNumbers::default();
+        let (mut attempt, later) = (numbers.next_at(7), numbers.next_at(0));
+        for _ in 1..ATTEMPTS {
+            let before = attempt;
+            attempt = repeated(before);
+            assert!(before < attempt && attempt < later);
+        }
+        assert_eq!(repeated(attempt), attempt);
+        assert_eq!(repeated(u64::MAX), u64::MAX);
     }
 }

@@ -270,6 +270,11 @@ impl Client {
         self.shared.clock.now()
     }
 
+    /// When an operation that begins now is to have ended.
+    pub(super) fn end(&self) -> Moment {
+        self.now().after(self.options().timeout)
+    }
+
     /// The number of the replica in use, and an attempt at it.
     pub(super) fn attempt(&self, timeout: Duration) -> (usize, Attempt) {
         let at = self.shared.connections.current();

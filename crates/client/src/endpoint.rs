@@ -81,7 +81,6 @@ impl Dialer {
             }
         };
         let endpoint = parsed
-            .tcp_nodelay(true)
             .http2_keep_alive_interval(options.ping_interval)
             .keep_alive_timeout(options.ping_interval);
         Ok(Dialer {

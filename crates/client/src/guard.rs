@@ -211,9 +211,11 @@ impl LockGuard {
     /// Reads the value of the key: what the last acknowledged write of any holder left.
     pub async fn get(&self) -> Result<Value, CriticalError> {
         let held_lock = &self.held_lock;
+        let end = held_lock.client.end();
         let read = |lock_ref: String| async move {
-            let numbers = &held_lock.grants.call_numbers;
-            held_lock.client.critical_get_raw(&lock_ref, numbers).await
+            let (client, numbers) = (&held_lock.client, &held_lock.grants.call_numbers);
+            let total = client.now().until(end);
+            client.critical_get_raw(&lock_ref, numbers, total).await
         };
         held_lock.critical(&SentWrite::default(), read).await
     }
@@ -231,9 +233,11 @@ impl LockGuard {
     async fn write(&self, mutation: Mutation) -> Result<(), CriticalError> {
         let held_lock = &self.held_lock;
         let (mutation, sent) = (&mutation, &SentWrite::default());
+        let end = held_lock.client.end();
         let write = |lock_ref: String| async move {
             let (client, numbers) = (&held_lock.client, &held_lock.grants.call_numbers);
-            let written = client.critical_write_raw(&lock_ref, mutation, sent, numbers);
+            let total = client.now().until(end);
+            let written = client.critical_write_raw(&lock_ref, mutation, (sent, numbers), total);
             Ok(((), written.await?))
         };
         held_lock.critical(sent, write).await
@@ -285,10 +289,7 @@ impl LockGuard {
             // Dropped with `held`: the server is told in the background, for those who wait behind.
             return Err(ReleaseError::Lost(lost));
         }
-        let end = held_lock
-            .client
-            .now()
-            .after(held_lock.client.options().timeout);
+        let end = held_lock.client.end();
         // It is valid now, when the first attempt is sent.
         let by_memory = !self.durable();
         let mut regranted = false;

@@ -27,7 +27,7 @@ struct Shared<T> {
 
 struct ReadState<T> {
     value: T,
-    /// When the newest read began of those that ended.
+    /// When the newest read began of those that ended; of the first one, when it ended.
     as_of: Instant,
     /// When the newest read began, while it goes on.
     began: Option<Instant>,
@@ -116,9 +116,18 @@ impl<T: Clone + Send + 'static> Reread<T> {
             shared.end(began, came);
         });
         if let Err(error) = spawned {
+            let failure = format!("there is no thread to read it: {error}");
             state.began = None;
             state.reads -= 1;
-            state.failure = Some(format!("there is no thread to read it: {error}"));
+            // Not tried again sooner than one that failed otherwise.
+            state.as_of = began;
+            let is_new = state.failure.as_ref() != Some(&failure);
+            state.failure = Some(failure);
+            if is_new {
+                drop(state);
+                self.0.say_failure();
+                state = self.0.lock();
+            }
         }
         state
     }
@@ -149,15 +158,13 @@ impl<T> Shared<T> {
         if state.began == Some(began) {
             state.began = None;
         }
-        let mut news = None;
+        let mut is_new = false;
         // One that hung may end after a later one.
         if began > state.as_of {
             state.is_said = false;
             state.as_of = began;
             let failure = came.as_ref().err().cloned();
-            if failure.is_some() && failure != state.failure {
-                news.clone_from(&failure);
-            }
+            is_new = failure.is_some() && failure != state.failure;
             state.failure = failure;
             if let Ok(value) = came {
                 state.value = value;
@@ -165,13 +172,20 @@ impl<T> Shared<T> {
         }
         drop(state);
         self.was_read.notify_all();
-        if let Some(error) = news {
-            tracing::warn!(
-                what = self.what,
-                error,
-                "not read again; what was read last is used"
-            );
+        if is_new {
+            self.say_failure();
         }
+    }
+
+    fn say_failure(&self) {
+        let Some(error) = self.lock().failure.clone() else {
+            return;
+        };
+        tracing::warn!(
+            what = self.what,
+            error,
+            "not read again; what was read last is used"
+        );
     }
 }
 

@@ -3,13 +3,13 @@
 
 use std::error::Error;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use fermata_proto::DOMAIN;
 use tonic::{Code, ConnectError, Response, Status};
 use tonic_types::{ErrorInfo, StatusExt};
 
-use super::call_numbers::NotAbove;
+use super::call_numbers::{CallNumbers, NotAbove, repeated};
 use super::pipeline::NotSent;
 
 /// The reasons of an UNAVAILABLE that comes before anything was done.
@@ -19,12 +19,25 @@ const NOTHING_DONE: [&str; 3] = ["ELSEWHERE", "STOPPING", "MESSAGE_LATE"];
 #[derive(Debug, Default)]
 pub(super) struct SentWrite {
     in_doubt: AtomicBool,
+    /// That of the attempt before; 0 where there was none.
+    number: AtomicU64,
 }
 
 impl SentWrite {
     /// Whether an attempt may have taken effect, and its answer did not say.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.in_doubt.load(Ordering::Relaxed)
+    }
+
+    /// The number of the next attempt, to be taken before that is made. Those after one that may have been done are for that time
+    /// only: somebody else with the lockRef may have written since, and is not to be written over.
+    pub(super) fn number(&self, numbers: &CallNumbers) -> u64 {
+        let number = match self.is_in_doubt() {
+            true => repeated(self.number.load(Ordering::Relaxed)),
+            false => numbers.next(),
+        };
+        self.number.store(number, Ordering::Relaxed);
+        number
     }
 
     /// Makes one attempt. One that is given up half way stays in doubt.
@@ -98,7 +111,9 @@ mod tests {
         let mut queued = Vec::new();
         while let Ok(connected) = timeout(span, TcpStream::connect(address)).await {
             queued.push(connected.unwrap());
+            assert!(queued.len() < 1_000, "it takes all");
         }
+        // By a name as well.
         for host in ["127.0.0.1", "localhost"] {
             let endpoint = format!("http://{host}:{}", address.port());
             let options = ClientOptions {
@@ -110,6 +125,9 @@ mod tests {
             let status = client.get(GetRequest::default()).await.unwrap_err();
             assert_eq!(status.code(), Code::Unavailable, "{status:?}");
             assert!(never_left(&status), "{status:?}");
+            let late = format!("{status:?}").contains("TimedOut");
+            // That a name is of IPv6 only, on which nobody listens, shows nothing.
+            assert!(late || host == "localhost", "{status:?}");
         }
     }
 

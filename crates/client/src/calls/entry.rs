@@ -149,10 +149,13 @@ impl Client {
         put: Option<Mutation>,
         numbers: &CallNumbers,
     ) -> Result<bool, ReleaseError> {
-        let timeout = self.options().timeout;
+        let end = self.end();
         let sent = SentWrite::default();
         let is_in_doubt = || put.is_some() && sent.is_in_doubt();
-        let call = || self.release_raw(lock_ref, put.as_ref(), &sent, numbers, timeout);
+        let call = || {
+            let total = self.now().until(end);
+            self.release_raw(lock_ref, put.as_ref(), &sent, numbers, total)
+        };
         match until_not_overtaken(is_in_doubt, call).await {
             Ok(already_released) => Ok(already_released && !is_in_doubt()),
             Err(status) => Err(ReleaseError::of(Fault::new(&status), is_in_doubt())),
@@ -172,7 +175,11 @@ impl Client {
                 sent.attempt(attempt.call(proto::ReleaseLockRequest {
                     lock_ref: lock_ref.to_owned(),
                     put: put.map(Mutation::to_wire),
-                    call_no: if put.is_some() { numbers.next() } else { 0 },
+                    call_no: if put.is_some() {
+                        sent.number(numbers)
+                    } else {
+                        0
+                    },
                 }))
             })
             .await

@@ -1,5 +1,7 @@
 //! Values: read and written as the holder, or read without a lock.
 
+use std::time::Duration;
+
 use fermata_proto as proto;
 use tonic::Status;
 
@@ -21,7 +23,8 @@ impl Client {
         lock_ref: &str,
         numbers: &CallNumbers,
     ) -> Result<Value, CriticalError> {
-        let call = || self.critical_get_raw(lock_ref, numbers);
+        let end = self.end();
+        let call = || self.critical_get_raw(lock_ref, numbers, self.now().until(end));
         let read = until_not_overtaken(|| false, call).await;
         let (value, _) = read.map_err(|status| Fault::new(&status))?;
         Ok(value)
@@ -31,9 +34,10 @@ impl Client {
         &self,
         lock_ref: &str,
         numbers: &CallNumbers,
+        total: Duration,
     ) -> Result<(Value, Promise), Status> {
         let answer = self
-            .call_about(key_of(lock_ref), |attempt| {
+            .repeat(Some(key_of(lock_ref)), total, |attempt| {
                 attempt.call(proto::CriticalGetRequest {
                     lock_ref: lock_ref.to_owned(),
                     call_no: numbers.next(),
@@ -55,7 +59,11 @@ impl Client {
         numbers: &CallNumbers,
     ) -> Result<(), CriticalError> {
         let sent = SentWrite::default();
-        let call = || self.critical_write_raw(lock_ref, &mutation, &sent, numbers);
+        let end = self.end();
+        let call = || {
+            let total = self.now().until(end);
+            self.critical_write_raw(lock_ref, &mutation, (&sent, numbers), total)
+        };
         let written = until_not_overtaken(|| sent.is_in_doubt(), call).await;
         let failed = |status| CriticalError::of(Fault::new(&status), sent.is_in_doubt());
         written.map(|_| ()).map_err(failed)
@@ -65,18 +73,18 @@ impl Client {
         &self,
         lock_ref: &str,
         mutation: &Mutation,
-        sent: &SentWrite,
-        numbers: &CallNumbers,
+        (sent, numbers): (&SentWrite, &CallNumbers),
+        total: Duration,
     ) -> Result<Promise, Status> {
         let note = |status: &Status| numbers.note_refusal(status);
         match mutation {
             Mutation::Put(value) => {
                 let answer = self
-                    .call_about(key_of(lock_ref), |attempt| {
+                    .repeat(Some(key_of(lock_ref)), total, |attempt| {
                         sent.attempt(attempt.call(proto::CriticalPutRequest {
                             lock_ref: lock_ref.to_owned(),
                             value: value.clone(),
-                            call_no: numbers.next(),
+                            call_no: sent.number(numbers),
                         }))
                     })
                     .await
@@ -86,10 +94,10 @@ impl Client {
             }
             Mutation::Delete => {
                 let answer = self
-                    .call_about(key_of(lock_ref), |attempt| {
+                    .repeat(Some(key_of(lock_ref)), total, |attempt| {
                         sent.attempt(attempt.call(proto::CriticalDeleteRequest {
                             lock_ref: lock_ref.to_owned(),
-                            call_no: numbers.next(),
+                            call_no: sent.number(numbers),
                         }))
                     })
                     .await

@@ -10,8 +10,8 @@ use tonic::{Code, Status};
 use super::fake::{Act, not_above, refusal};
 use super::{Connect, FakeClock, World, secs};
 use crate::{
-    CallError, Client, ClientOptions, CreateError, CriticalError, LockError, LockGuard, LostReason,
-    Mutation, ReleaseError, SessionRequest,
+    CallError, CallNumbers, Client, ClientOptions, CreateError, CriticalError, LockError,
+    LockGuard, LostReason, Mutation, ReleaseError, SessionRequest,
 };
 
 fn unavailable() -> Act {
@@ -85,14 +85,10 @@ async fn each_attempt_of_a_put_has_a_higher_number() {
 /// Another process that has the lockRef called under it; its clock is ahead by so much.
 fn overtake(world: &World, guard: &LockGuard, ahead: Duration) {
     let at = std::time::SystemTime::now() + ahead - Duration::from_millis(1);
-    let number = at
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap()
-        .as_micros();
+    let at = at.duration_since(std::time::UNIX_EPOCH).unwrap();
+    let number = u64::try_from(at.as_micros()).unwrap() * 1_024;
     let state = &mut world.fake.state();
-    state
-        .call_nos
-        .insert(guard.lock_ref(), number.try_into().unwrap());
+    state.call_nos.insert(guard.lock_ref(), number);
 }
 
 #[tokio::test(start_paused = true)]
@@ -126,19 +122,45 @@ async fn a_call_that_is_overtaken_again_and_again_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_put_of_unknown_outcome_that_was_overtaken_is_unknown() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
-    world.fake.next("put", Act::LoseAnswer);
-    let overtaken = async {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-        overtake(&world, &guard, secs(60));
-    };
-    let (put, ()) = tokio::join!(guard.put("mine"), overtaken);
-    assert!(
-        matches!(put, Err(CriticalError::WriteUnknown(_))),
-        "{put:?}"
-    );
+async fn a_write_of_unknown_outcome_is_not_repeated_over_a_later_one_of_another_process() {
+    for releases in [false, true] {
+        let world = World::new();
+        let guard = world.client.lock("k").await.unwrap();
+        let lock_ref = guard.lock_ref();
+        let lost = if releases {
+            unavailable()
+        } else {
+            Act::LoseAnswer
+        };
+        world
+            .fake
+            .next(if releases { "release" } else { "put" }, lost);
+        // It began a microsecond later, by the time of day.
+        let other = async {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            let state = &mut world.fake.state();
+            let last = state.call_nos.entry(lock_ref).or_default();
+            *last = (*last).max(CallNumbers::default().next());
+            state.value = Some("theirs".into());
+        };
+        let mine = Mutation::Put("mine".into());
+        let is_unknown = async {
+            match releases {
+                true => {
+                    let released = guard.release_with(mine).await;
+                    matches!(released, Err(ReleaseError::WriteUnknown(_)))
+                }
+                false => {
+                    let put = guard.put("mine").await;
+                    matches!(put, Err(CriticalError::WriteUnknown(_)))
+                }
+            }
+        };
+        let (is_unknown, ()) = tokio::join!(is_unknown, other);
+        assert!(is_unknown, "{releases}");
+        let value = world.fake.state().value.clone();
+        assert_eq!(value.as_deref(), Some(&b"theirs"[..]), "{releases}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
