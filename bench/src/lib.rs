@@ -61,7 +61,7 @@ use self::sessions::KeptSessions;
 use self::workload::{Caller, Form, Replicas, Workload};
 
 const EXIT_STATUS: &str = "Exit status: 0 no errors and every counter exact; 1 errors, lost increments, \
-    sections cut off or, at a rate, not begun (the report says which); 64 wrong usage; 69 no server or no Cassandra is reached; 74 the disk cannot be \
+    sections cut off or, at a rate, not begun (the report says which); 64 wrong usage; 69 no server or no Cassandra is reached; 74 it cannot be printed, or the disk cannot be \
     probed; 78 the settings for Cassandra are not valid.";
 
 /// The rate that the search for the highest one begins with, unless one is given: sections a second.

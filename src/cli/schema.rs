@@ -71,6 +71,7 @@ Exit status:
   0   all of it is there, and every node knows it
   64  the command line makes no sense, or does not fit the cluster
   69  the cluster cannot be reached, or refused
+  74  it is done, and cannot be printed
   78  the settings are not valid, or the tables are of a later version
 
 Examples:

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fermata_proto as proto;
-use uuid::Uuid;
+use uuid::{Uuid, Version};
 
 use crate::engine::{LeaseId, LiveBy, Mutation};
 use crate::limits::Limits;
@@ -71,6 +71,9 @@ pub enum FieldProblem {
     /// It is the UUID of only zeros or only ones, which would make different calls one.
     #[error("must not be the nil or the max UUID; generate a random one")]
     ConstantUuid,
+    /// It is a UUID that is not random, by what it says of itself.
+    #[error("must be a random UUID (version 4): whoever guesses it has what it made")]
+    GuessableUuid,
     /// It is no session.
     #[error(
         "not a session (a UUID with a dot and 26 characters behind it, as OpenSession gave it)"
@@ -212,7 +215,11 @@ pub fn request_id(text: &str, make: impl FnOnce() -> Uuid) -> Result<Uuid, Inval
     if text.is_empty() {
         return Ok(make());
     }
-    at("request_id", uuid(text))
+    let random = uuid(text).and_then(|id| match id.get_version() {
+        Some(Version::Random) => Ok(id),
+        _ => Err(FieldProblem::GuessableUuid),
+    });
+    at("request_id", random)
 }
 
 fn uuid(text: &str) -> Result<Uuid, FieldProblem> {

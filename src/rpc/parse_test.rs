@@ -51,7 +51,7 @@ fn opened() -> (SessionId, String) {
 }
 
 #[test]
-fn a_missing_request_id_is_made_and_a_constant_one_refused() {
+fn a_missing_request_id_is_made_and_one_that_can_be_guessed_refused() {
     assert_eq!(request_id("", made), Ok(made()));
     assert_eq!(request_id(ID, made), Ok(Uuid::try_parse(ID).unwrap()));
     assert_eq!(
@@ -61,6 +61,15 @@ fn a_missing_request_id_is_made_and_a_constant_one_refused() {
     for constant in [Uuid::nil(), Uuid::max()] {
         let parsed = request_id(&constant.to_string(), made);
         assert_eq!(refused(parsed), ("request_id", FieldProblem::ConstantUuid));
+    }
+    for guessable in [
+        "00000000-0000-0000-0000-000000000001",
+        "0000000a-0000-1000-8000-00805f9b34fb",
+        "cfbff0d1-9375-5685-968c-48ce8b15ae17",
+        "019ac5a4-0000-7000-8000-000000000000",
+    ] {
+        let parsed = request_id(guessable, made);
+        assert_eq!(refused(parsed), ("request_id", FieldProblem::GuessableUuid));
     }
 }
 

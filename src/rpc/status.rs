@@ -284,6 +284,7 @@ pub fn of_invalid(invalid: &Invalid) -> Status {
         | FieldProblem::Control { .. }
         | FieldProblem::NotUuid
         | FieldProblem::ConstantUuid
+        | FieldProblem::GuessableUuid
         | FieldProblem::NotASession
         | FieldProblem::NotALease
         | FieldProblem::OnlySessionId

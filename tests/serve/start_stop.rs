@@ -269,13 +269,13 @@ async fn a_connection_that_says_nothing_is_cut_off_after_the_grace() {
 #[tokio::test]
 async fn a_signal_that_it_was_started_to_ignore_ends_nothing_and_a_hangup_never_does() {
     let data = tempfile::tempdir().unwrap();
-    for ignored in [&[Signal::SIGINT][..], &[]] {
+    for ignored in [&[Signal::SIGINT, Signal::SIGHUP][..], &[]] {
         let args = listening_on(data.path());
         let mut command = serve(&args);
         if !ignored.is_empty() {
             // As a shell does it for what it starts with `&`.
             command = Command::new("sh");
-            command.args(["-c", r#"trap '' INT; exec "$@""#, "sh"]);
+            command.args(["-c", r#"trap '' INT HUP; exec "$@""#, "sh"]);
             command
                 .args([env!("CARGO_BIN_EXE_fermata"), "serve"])
                 .args(args);
