@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use fermata_client::{Client, LockGuard, QueueEntry, ReleaseError, ServerError};
+use fermata_client::{
+    CallNumbers, Client, LockGuard, LostReason, QueueEntry, ReleaseError, ServerError,
+};
 use fermata_command::{Failure, Span, exit};
 use nix::sys::signal::Signal;
 use tokio::time::{Instant, timeout};
 
 use super::aside::Aside;
-use super::signals::Signals;
+use super::signals::{AFTER_SIGNAL_MAX, Signals};
 
 /// How long releasing an entry of the queue may hold up the end of the process, where no server answers.
 const GIVE_UP_MAX: Duration = Duration::from_secs(2);
@@ -43,7 +45,8 @@ impl<'a> Leaving<'a> {
     ) -> Result<(), Failure> {
         let ttl = guard.ttl();
         let begun = Instant::now();
-        let releasing = self.give_back(self.key, guard.release(), ttl, ttl);
+        let lock_ref = guard.lock_ref();
+        let releasing = self.give_back((self.key, &lock_ref), guard.release(), ttl, (ttl, after));
         let why = match finish(releasing, after, signals).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(NotGivenBack::Failed(ReleaseError::Lost(lost)))) => {
@@ -83,8 +86,9 @@ impl<'a> Leaving<'a> {
     ) -> bool {
         let ttl = entry.ttl();
         let what = format!("the queue entry of {}", self.key);
+        let lock_ref = entry.lock_ref().to_owned();
         let giving_up = async { entry.give_up().await.map(|_| ()) };
-        let giving_up = self.give_back(&what, giving_up, GIVE_UP_MAX, ttl);
+        let giving_up = self.give_back((&what, &lock_ref), giving_up, GIVE_UP_MAX, (ttl, after));
         matches!(finish(giving_up, after, signals).await, Ok(Ok(())))
     }
 
@@ -92,10 +96,10 @@ impl<'a> Leaving<'a> {
     /// waited for, for as long as it lives, and as a call may take.
     async fn give_back(
         self,
-        what: &str,
+        (what, lock_ref): (&str, &str),
         releasing: impl Future<Output = Result<(), ReleaseError>>,
         answered_within: Duration,
-        ttl: Duration,
+        (ttl, after): (Duration, Option<Signal>),
     ) -> Result<(), NotGivenBack> {
         let begun = Instant::now();
         let denied = match timeout(answered_within, releasing).await {
@@ -105,9 +109,18 @@ impl<'a> Leaving<'a> {
             Err(_) => return Err(NotGivenBack::Silent(answered_within)),
         };
         let left = ttl.saturating_sub(begun.elapsed());
-        match self.until_given_back(what, &denied, left).await {
-            true => Ok(()),
-            false => Err(NotGivenBack::Failed(ReleaseError::Denied(denied))),
+        // A signal leaves it no more.
+        let left = after.map_or(left, |_| left.min(AFTER_SIGNAL_MAX));
+        if !self.until_given_back(what, &denied, left).await {
+            return Err(NotGivenBack::Failed(ReleaseError::Denied(denied)));
+        }
+        // Whoever ended it by force meanwhile may have done so at any time before.
+        let numbers = CallNumbers::default();
+        match self.client.release_lock(lock_ref, None, &numbers).await {
+            Err(ReleaseError::Lost(lost)) if lost.reason == LostReason::Forced => {
+                Err(NotGivenBack::Failed(ReleaseError::Lost(lost)))
+            }
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 

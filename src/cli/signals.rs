@@ -23,7 +23,7 @@ const HEARD: [Signal; 6] = [
 ];
 
 /// How long what ends a command may go on after a signal.
-const AFTER_SIGNAL_MAX: Duration = Duration::from_secs(2);
+pub const AFTER_SIGNAL_MAX: Duration = Duration::from_secs(2);
 
 /// What comes sooner after a signal is no second one: `timeout` sends its own to its child, and to the group of that; others send
 /// two different ones. It is the time from hearing one to hearing the next: a process that was stopped meanwhile hears both at once.

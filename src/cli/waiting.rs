@@ -296,10 +296,18 @@ async fn take_entry(
             },
         }
     };
-    if let Ok(Ok(entry)) = signals.finish_after(signal, creating).await {
-        leaving.give_up(entry, Some(signal), signals).await;
-    }
-    let what = format!("{signal} while joining the queue of {}", leaving.key);
+    let left = match signals.finish_after(signal, creating).await {
+        Ok(Ok(entry)) => match leaving.give_up(entry, Some(signal), signals).await {
+            true => "the queue entry is released",
+            false => "the queue entry could not be released, and expires by itself",
+        },
+        Ok(Err(_)) => "no queue entry was made, or it expires by itself",
+        Err(_) => "no server answered: if a queue entry was made, it expires by itself",
+    };
+    let what = format!(
+        "{signal} while joining the queue of {}; {left}",
+        leaving.key
+    );
     Err(Failure::signal(signal, what))
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{env, fs, io, thread};
 
 use fermata_client::{Client, ClientOptions, FileError, Tls, Token};
@@ -219,7 +219,8 @@ impl Remote {
             (Some(file), _) => {
                 let read = file.clone();
                 let reading = move || Token::from_file(read);
-                in_time(&file, within, reading).map_err(|why| at_file(whence, &file, &why))?
+                in_time(&file, (Instant::now(), within), reading)
+                    .map_err(|why| at_file(whence, &file, &why))?
             }
             (None, Some(text)) => Token::from_text(&text),
             (None, None) => return Ok(None),
@@ -232,6 +233,7 @@ impl Remote {
 
     /// `within` is for the file system.
     fn tls(&self, within: Duration) -> Result<Option<Tls>, Failure> {
+        let begun = Instant::now();
         let ca = named(&self.ca, CA_VARIABLE);
         let certificate = named(&self.certificate, CERTIFICATE_VARIABLE);
         let key = named(&self.certificate_key, KEY_VARIABLE);
@@ -269,9 +271,14 @@ impl Remote {
             let read = file.clone();
             // What is wrong with it is said below; this is to find the one that hangs.
             let reading = move || read_regular(&read, SMALL_FILE_BYTES_MAX).map(drop);
-            let _ = in_time(file, within, reading).map_err(|why| at_file(whence, file, &why))?;
+            let _ = in_time(file, (begun, within), reading)
+                .map_err(|why| at_file(whence, file, &why))?;
         }
-        match Tls::from_files(ca, own) {
+        let files = (ca.clone(), own);
+        let reading = move || Tls::from_files(files.0, files.1);
+        let tls =
+            in_time(&ca, (begun, within), reading).map_err(|why| at_file(of_ca, &ca, &why))?;
+        match tls {
             Ok(tls) => Ok(Some(tls)),
             Err(error) => Err(self.unusable(error)),
         }
@@ -375,11 +382,11 @@ fn at_file(whence: &str, file: &Path, why: &str) -> Failure {
     Failure::usage(format!("{whence}: {}: {why}", file.display()))
 }
 
-/// What the reading of a file gives; fails where that takes too long, as on a file system that hangs. A pipe is waited for: who
+/// What the reading of a file gives; fails where that takes too long, counted from `begun`, as on a file system that hangs. A pipe is waited for: who
 /// writes to it may have to ask somebody first.
 fn in_time<T: Send + 'static>(
     file: &Path,
-    within: Duration,
+    (begun, within): (Instant, Duration),
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, String> {
     let (news, heard) = mpsc::channel();
@@ -395,7 +402,7 @@ fn in_time<T: Send + 'static>(
     let no_thread = |error| format!("there is no thread to read it: {error}");
     thread.spawn(reading).map_err(no_thread)?;
     let ended_early = || "the thread that reads it ended early".to_owned();
-    match heard.recv_timeout(within) {
+    match heard.recv_timeout(within.saturating_sub(begun.elapsed())) {
         Ok(Reading::Done(read)) => Ok(read),
         Ok(Reading::Waits) => match heard.recv() {
             Ok(Reading::Done(read)) => Ok(read),
@@ -444,15 +451,23 @@ mod tests {
     fn a_file_that_hangs_is_named_and_a_pipe_is_waited_for() {
         let within = Duration::from_millis(50);
         let (hang, hangs) = mpsc::channel::<()>();
-        let hung = in_time(Path::new("/proc/self/status"), within, move || hangs.recv());
+        let hung = in_time(
+            Path::new("/proc/self/status"),
+            (Instant::now(), within),
+            move || hangs.recv(),
+        );
         let why = hung.unwrap_err();
         assert!(why.contains("within 50ms (--timeout)"), "{why}");
         drop(hang);
         // As a pipe.
-        let slow = in_time(Path::new("/dev/null"), within, move || {
-            thread::sleep(4 * within);
-            7
-        });
+        let slow = in_time(
+            Path::new("/dev/null"),
+            (Instant::now(), within),
+            move || {
+                thread::sleep(4 * within);
+                7
+            },
+        );
         assert_eq!(slow, Ok(7));
     }
 }

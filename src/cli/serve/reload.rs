@@ -248,17 +248,28 @@ impl Watched {
         }
     }
 
-    /// Takes the files where they are to be taken.
+    /// Takes the files where they are to be taken. What is asked for meanwhile is for the next look.
     async fn look(&mut self, reads: &mut FileReads, asked: &mut ReloadRequests) -> io::Result<()> {
+        let is_asked = std::mem::take(&mut asked.is_pending);
+        let looked = self.look_once(is_asked, reads, asked).await;
+        asked.is_pending |= is_asked && looked.is_err();
+        looked
+    }
+
+    async fn look_once(
+        &mut self,
+        is_asked: bool,
+        reads: &mut FileReads,
+        asked: &mut ReloadRequests,
+    ) -> io::Result<()> {
         let files = self.files.clone();
         let contents = reads.newest(move || read(&files), asked).await?;
-        if !self.looked(contents, asked.is_pending, Instant::now()) {
+        if !self.looked(contents, is_asked, Instant::now()) {
             return Ok(());
         }
         let (take, files) = (Arc::clone(&self.take), self.files.clone());
         let taking = reads.newest(move || (take(), read(&files)), asked);
         let (put, contents) = taking.await?;
-        let is_asked = std::mem::take(&mut asked.is_pending);
         self.took(put.and_then(|put| put()), contents, is_asked);
         Ok(())
     }

@@ -8,12 +8,20 @@ use std::time::Duration;
 
 use fermata_files::begun_anew_after;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, interval_at, sleep_until};
 
 use crate::cli::detached::detached;
 
 /// A read that takes longer is said.
 const READ_MAX: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether one hangs.
+const TICK: Duration = Duration::from_millis(200);
+
+/// Where that is asked for, another one is begun after this, …
+const ASKED_AFTER: Duration = Duration::from_secs(1);
+/// … and so many may go on then, each of them a thread: more than are begun unasked, so that it helps at any time.
+const ASKED_MAX: usize = 256;
 
 /// That all is to be taken again, which a SIGHUP asks for.
 pub struct ReloadRequests {
@@ -63,7 +71,7 @@ impl FileReads {
         }
     }
 
-    /// What `read` gives. Where it hangs another one is begun, at once when that is asked for, and only what the newest one gives
+    /// What `read` gives. Where it hangs another one is begun, soon where that is asked for, and only what the newest one gives
     /// is taken: an older one may have read what is not there any more.
     pub async fn newest<T: Send + 'static>(
         &mut self,
@@ -80,14 +88,10 @@ impl FileReads {
                 drop(goes_on);
                 Ok(came)
             }));
-            let begun_anew = (self.begun_anew_after)(Arc::strong_count(&self.going_on) - 1);
-            let mut given_up = pin!(async {
-                match begun_anew {
-                    Some(after) => sleep(after).await,
-                    None => pending().await,
-                }
-            });
-            loop {
+            let began = Instant::now();
+            let mut ticks = interval_at(began + TICK, TICK);
+            let mut is_asked = false;
+            while !self.is_given_up(began.elapsed(), is_asked) {
                 tokio::select! {
                     biased;
                     came = &mut reading => {
@@ -96,13 +100,18 @@ impl FileReads {
                         }
                         return came;
                     }
-                    () = asked.again(), if begun_anew.is_some() => break,
-                    () = &mut given_up => break,
+                    () = asked.again() => {
+                        is_asked = true;
+                        if self.count() >= ASKED_MAX {
+                            tracing::warn!("{what}: {ASKED_MAX} reads hang: no other one is begun until one ends, or this is restarted");
+                        }
+                    }
+                    _ = ticks.tick() => {}
                     () = sleep_until(said_at), if !self.is_said => {
                         self.is_said = true;
                         tracing::warn!(
                             "{what}: a file cannot be read to its end for {} s; what was in force stays so, and changes are not seen \
-                             until it can. It is tried again after 30 s, later less often, and at once on SIGHUP",
+                             until it can. It is tried again after 30 s, later less often, and on SIGHUP",
                             READ_MAX.as_secs()
                         );
                     }
@@ -111,6 +120,18 @@ impl FileReads {
             tracing::debug!("{what}: another read is begun, since one hangs");
         }
     }
+
+    /// How many go on.
+    fn count(&self) -> usize {
+        Arc::strong_count(&self.going_on) - 1
+    }
+
+    /// Whether another one is begun beside the newest, which began so long ago.
+    fn is_given_up(&self, age: Duration, is_asked: bool) -> bool {
+        let count = self.count();
+        let is_due = (self.begun_anew_after)(count).is_some_and(|after| age >= after);
+        is_due || is_asked && age >= ASKED_AFTER && count < ASKED_MAX
+    }
 }
 
 #[cfg(test)]
@@ -118,7 +139,7 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::mpsc;
 
-    use tokio::time::timeout;
+    use tokio::time::{sleep, timeout};
 
     use super::*;
 
@@ -149,7 +170,7 @@ mod tests {
             for _ in 0..READS_MAX {
                 hung.push(begins.recv().await.unwrap());
             }
-            sleep(Duration::from_millis(200)).await;
+            sleep(3 * TICK).await;
             assert!(begins.try_recv().is_err());
             hung[0].send(1).unwrap();
             hung[READS_MAX - 1].send(2).unwrap();
@@ -167,10 +188,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_read_is_begun_at_once_where_that_is_asked_for() {
+    async fn another_read_is_begun_soon_where_that_is_asked_for() {
         let (signal, signalled) = watch::channel(());
         let mut asked = ReloadRequests::new(signalled);
-        let mut reads = FileReads::new("a test");
+        let mut reads = FileReads {
+            // As where too many hang for one to be begun unasked.
+            begun_anew_after: |_| None,
+            ..FileReads::new("a test")
+        };
         let (hang, hangs) = mpsc::channel::<()>();
         let hangs = Arc::new(Mutex::new(Some(hangs)));
         let read = move || {
