@@ -14,6 +14,8 @@ use super::signals::{AFTER_SIGNAL_MAX, Signals};
 
 /// How long releasing an entry of the queue may hold up the end of the process, where no server answers.
 const GIVE_UP_MAX: Duration = Duration::from_secs(2);
+/// How long it is asked at least what became of a release that was done in the background.
+const ASKED_FOR_MIN: Duration = Duration::from_secs(1);
 
 /// What is given back is of this key.
 #[derive(Clone, Copy)]
@@ -43,10 +45,10 @@ impl<'a> Leaving<'a> {
         after: Option<Signal>,
         signals: &mut Signals,
     ) -> Result<(), Failure> {
-        let ttl = guard.ttl();
-        let begun = Instant::now();
-        let lock_ref = guard.lock_ref();
-        let releasing = self.give_back((self.key, &lock_ref), guard.release(), ttl, (ttl, after));
+        let (ttl, lock_ref) = (guard.ttl(), guard.lock_ref());
+        let mut denied = None;
+        let named = (self.key, &*lock_ref);
+        let releasing = self.give_back(named, guard.release(), (ttl, after), &mut denied);
         let why = match finish(releasing, after, signals).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(NotGivenBack::Failed(ReleaseError::Lost(lost)))) => {
@@ -62,19 +64,21 @@ impl<'a> Leaving<'a> {
             Ok(Err(NotGivenBack::Silent(span))) => {
                 format!("no answer within {}", Span::from_duration(span))
             }
-            Err(signal) => format!("{signal} came before an answer"),
+            Err(signal) => match denied {
+                Some(denied) => ReleaseError::Denied(denied).to_string(),
+                None => format!("{signal} came before an answer"),
+            },
         };
-        let left = ttl
-            .saturating_sub(begun.elapsed())
-            .as_millis()
-            .div_ceil(1000);
-        let expires = match u64::try_from(left).unwrap_or(u64::MAX) {
-            0 => "has expired by now".to_owned(),
-            left => format!("expires in at most {}", Span::from_secs(left)),
-        };
-        let said = format!("{} could not be released and {expires}: {why}", self.key);
-        self.aside.say(said);
+        self.aside.say(format!("{}: {why}", self.left(ttl)));
         Ok(())
+    }
+
+    /// What is left where a lock of this TTL could not be released. (Who cannot be told of it may think that it is renewed.)
+    pub fn left(self, ttl: Duration) -> String {
+        let (key, ttl) = (self.key, Span::from_duration(ttl));
+        format!(
+            "{key} could not be released, and ends {ttl} after its last renewal, some 15 s later where the connection stays open"
+        )
     }
 
     /// Releases an entry of the queue, but not for long, `after` this signal, where one came. False where that is left to its TTL.
@@ -84,43 +88,76 @@ impl<'a> Leaving<'a> {
         after: Option<Signal>,
         signals: &mut Signals,
     ) -> bool {
-        let ttl = entry.ttl();
+        finish(self.give_up_unheard(entry, after), after, signals).await == Ok(true)
+    }
+
+    /// The same, of who hears signals itself.
+    pub async fn give_up_unheard(self, entry: QueueEntry, after: Option<Signal>) -> bool {
+        let (ttl, lock_ref) = (entry.ttl(), entry.lock_ref().to_owned());
         let what = format!("the queue entry of {}", self.key);
-        let lock_ref = entry.lock_ref().to_owned();
-        let giving_up = async { entry.give_up().await.map(|_| ()) };
-        let giving_up = self.give_back((&what, &lock_ref), giving_up, GIVE_UP_MAX, (ttl, after));
-        matches!(finish(giving_up, after, signals).await, Ok(Ok(())))
+        // What is not answered in time is not taken back: a server that was stopped may still do it.
+        let giving_up = tokio::spawn(entry.give_up());
+        let giving_up = async {
+            match timeout(GIVE_UP_MAX, giving_up).await {
+                Ok(Ok(given_up)) => given_up.map(|_| ()).map_err(NotGivenBack::Failed),
+                // (It panicked.)
+                Ok(Err(_)) => Err(NotGivenBack::Silent(Duration::ZERO)),
+                Err(_) => Err(NotGivenBack::Silent(GIVE_UP_MAX)),
+            }
+        };
+        let denied = &mut None;
+        let given_up = self.unless_denied((&what, &lock_ref), giving_up, (ttl, after), denied);
+        given_up.await.is_ok()
+    }
+
+    async fn give_back(
+        self,
+        named: (&str, &str),
+        releasing: impl Future<Output = Result<(), ReleaseError>>,
+        (ttl, after): (Duration, Option<Signal>),
+        denied: &mut Option<ServerError>,
+    ) -> Result<(), NotGivenBack> {
+        let releasing = async {
+            match timeout(ttl, releasing).await {
+                Ok(released) => released.map_err(NotGivenBack::Failed),
+                Err(_) => Err(NotGivenBack::Silent(ttl)),
+            }
+        };
+        let released = self.unless_denied(named, releasing, (ttl, after), denied);
+        released.await
     }
 
     /// Where that is not allowed, as while a token or a rule is replaced, the client tries further in the background: that is
-    /// waited for, for as long as it lives, and as a call may take.
-    async fn give_back(
+    /// waited for, for as long as it lives, and as a call may take. `denied` is set once that is so.
+    async fn unless_denied(
         self,
         (what, lock_ref): (&str, &str),
-        releasing: impl Future<Output = Result<(), ReleaseError>>,
-        answered_within: Duration,
+        releasing: impl Future<Output = Result<(), NotGivenBack>>,
         (ttl, after): (Duration, Option<Signal>),
+        denied: &mut Option<ServerError>,
     ) -> Result<(), NotGivenBack> {
         let begun = Instant::now();
-        let denied = match timeout(answered_within, releasing).await {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(ReleaseError::Denied(denied))) => denied,
-            Ok(Err(error)) => return Err(NotGivenBack::Failed(error)),
-            Err(_) => return Err(NotGivenBack::Silent(answered_within)),
+        let refused = match releasing.await {
+            Err(NotGivenBack::Failed(ReleaseError::Denied(refused))) => refused,
+            released => return released,
         };
-        let left = ttl.saturating_sub(begun.elapsed());
+        *denied = Some(refused.clone());
+        let within = ttl.min(self.client.options().timeout);
+        let left = || within.saturating_sub(begun.elapsed());
         // A signal leaves it no more.
-        let left = after.map_or(left, |_| left.min(AFTER_SIGNAL_MAX));
-        if !self.until_given_back(what, &denied, left).await {
-            return Err(NotGivenBack::Failed(ReleaseError::Denied(denied)));
+        let tried_for = after.map_or(left(), |_| left().min(AFTER_SIGNAL_MAX));
+        if !self.until_given_back(what, &refused, tried_for).await {
+            return Err(NotGivenBack::Failed(ReleaseError::Denied(refused)));
         }
-        // Whoever ended it by force meanwhile may have done so at any time before.
+        // What became of it: whoever ended it by force meanwhile may have done so at any time before.
         let numbers = CallNumbers::default();
-        match self.client.release_lock(lock_ref, None, &numbers).await {
-            Err(ReleaseError::Lost(lost)) if lost.reason == LostReason::Forced => {
-                Err(NotGivenBack::Failed(ReleaseError::Lost(lost)))
-            }
-            Ok(_) | Err(_) => Ok(()),
+        let asking = self.client.release_lock(lock_ref, None, &numbers);
+        let asked_for = left().max(ASKED_FOR_MIN);
+        match timeout(asked_for, asking).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(ReleaseError::Lost(lost))) if lost.reason != LostReason::Forced => Ok(()),
+            Ok(Err(error)) => Err(NotGivenBack::Failed(error)),
+            Err(_) => Err(NotGivenBack::Silent(asked_for)),
         }
     }
 

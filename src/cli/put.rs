@@ -146,15 +146,17 @@ pub(super) async fn section(
         .await?;
     let written = (guard.lock_ref(), guard.fencing_token());
     let (leaving, ttl) = (Leaving::new(client, key, aside), guard.ttl());
-    let releasing = async {
-        let released = guard.release_with(mutation).await;
-        if let Err(ReleaseError::Denied(denied)) = &released {
-            leaving.until_given_back(key, denied, ttl).await;
+    match signals.finish_soon(guard.release_with(mutation)).await {
+        Ok(Ok(())) => {}
+        // Nothing was written.
+        Ok(Err(ReleaseError::Denied(denied))) => {
+            let trying = leaving.until_given_back(key, &denied, ttl);
+            if signals.finish_soon(trying).await != Ok(true) {
+                aside.say(leaving.left(ttl));
+            }
+            return Err(ReleaseError::Denied(denied).into());
         }
-        released
-    };
-    match signals.finish_soon(releasing).await {
-        Ok(released) => released?,
+        Ok(Err(error)) => return Err(error.into()),
         Err(signal) => {
             let what = format!(
                 "{signal} before an answer: whether {key} was changed is unknown; its lock ends by itself"

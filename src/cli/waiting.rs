@@ -296,11 +296,13 @@ async fn take_entry(
             },
         }
     };
-    let left = match signals.finish_after(signal, creating).await {
-        Ok(Ok(entry)) => match leaving.give_up(entry, Some(signal), signals).await {
-            true => "the queue entry is released",
-            false => "the queue entry could not be released, and expires by itself",
-        },
+    let giving_up = async {
+        let entry = creating.await?;
+        Ok::<_, Failure>(leaving.give_up_unheard(entry, Some(signal)).await)
+    };
+    let left = match signals.finish_after(signal, giving_up).await {
+        Ok(Ok(true)) => "the queue entry is released",
+        Ok(Ok(false)) => "the queue entry could not be released, and expires by itself",
         Ok(Err(_)) => "no queue entry was made, or it expires by itself",
         Err(_) => "no server answered: if a queue entry was made, it expires by itself",
     };

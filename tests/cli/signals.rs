@@ -67,7 +67,7 @@ fn a_release_that_is_not_answered_ends_soon_after_the_signal_and_at_once_after_a
         assert!(took < Duration::from_secs(longest), "{signals:?}: {took:?}");
         // That of the first one.
         assert_eq!(ended.code(), Some(143), "{said}");
-        let left = "k could not be released and expires in at most";
+        let left = "k could not be released, and ends 1m after its last renewal";
         assert!(said.contains(left), "{said}");
         world.kill_server();
     }

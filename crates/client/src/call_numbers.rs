@@ -98,9 +98,10 @@ impl Overtaken {
     }
 }
 
-/// Makes a call, and again where it was refused for its number. Not where an attempt before may have been done, as that says.
+/// Makes a call, and again where it was refused for its number, while it may be: there is time left, and no attempt before may have
+/// been done.
 pub(super) async fn until_not_overtaken<T, F>(
-    is_in_doubt: impl Fn() -> bool,
+    may_repeat: impl Fn() -> bool,
     call: impl Fn() -> F,
 ) -> Result<T, Status>
 where
@@ -109,7 +110,7 @@ where
     let mut overtaken = Overtaken::default();
     loop {
         match call().await {
-            Err(status) if !is_in_doubt() && overtaken.again(&status) => {}
+            Err(status) if may_repeat() && overtaken.again(&status) => {}
             came => return came,
         }
     }

@@ -36,8 +36,8 @@ use super::retry::{Backoff, Verdict, is_for_elsewhere, judge};
 pub(super) const ANSWER_BYTES_MAX: usize = 65 * 1024 * 1024;
 /// The server is told this much less than what is left, so that its answer still comes in time.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(100);
-/// With less time left than this no further attempt of a call is made.
-const LAST_ATTEMPT_MIN: Duration = Duration::from_millis(100);
+/// What is left for an attempt that is made sooner than the pause before it would end.
+const LAST_ATTEMPT: Duration = Duration::from_millis(500);
 /// A client of the lock service. Cheap to clone; clones share their connections.
 #[derive(Clone)]
 pub struct Client {
@@ -507,8 +507,10 @@ impl Client {
             };
             let left = self.now().until(end);
             let pause = match backoff.next(not_before) {
-                // Of what nobody asked to be left alone for longer the last attempts come near the end.
-                pause if not_before.is_none() && left >= LAST_ATTEMPT_MIN => pause.min(left / 2),
+                // Where nobody asked to be left alone for longer the last attempt comes near the end.
+                pause if not_before.is_none() && pause >= left && left > LAST_ATTEMPT => {
+                    left - LAST_ATTEMPT
+                }
                 pause => pause,
             };
             if pause >= left {
@@ -557,8 +559,8 @@ impl Client {
     }
 
     /// Returns once nothing is given back in the background any more, by this client or a clone of it: locks, entries and sessions
-    /// that were dropped, or whose release was not answered. Each is tried until a server says what became of it, or it has
-    /// ended by itself. For a process that is about to end, which ends that as well; to be bounded by whoever waits.
+    /// that were dropped, or whose release was not answered. Each is tried until a server says what became of it, or refuses it
+    /// for good, or it has ended by itself. For a process that is about to end, which ends that as well; to be bounded by whoever waits.
     pub async fn given_back(&self) {
         self.shared.background.done().await;
     }

@@ -211,10 +211,8 @@ impl LockGuard {
     /// Reads the value of the key: what the last acknowledged write of any holder left.
     pub async fn get(&self) -> Result<Value, CriticalError> {
         let held_lock = &self.held_lock;
-        let end = held_lock.client.end();
-        let read = |lock_ref: String| async move {
+        let read = |lock_ref: String, total| async move {
             let (client, numbers) = (&held_lock.client, &held_lock.grants.call_numbers);
-            let total = client.now().until(end);
             client.critical_get_raw(&lock_ref, numbers, total).await
         };
         held_lock.critical(&SentWrite::default(), read).await
@@ -233,10 +231,8 @@ impl LockGuard {
     async fn write(&self, mutation: Mutation) -> Result<(), CriticalError> {
         let held_lock = &self.held_lock;
         let (mutation, sent) = (&mutation, &SentWrite::default());
-        let end = held_lock.client.end();
-        let write = |lock_ref: String| async move {
+        let write = |lock_ref: String, total| async move {
             let (client, numbers) = (&held_lock.client, &held_lock.grants.call_numbers);
-            let total = client.now().until(end);
             let written = client.critical_write_raw(&lock_ref, mutation, (sent, numbers), total);
             Ok(((), written.await?))
         };
@@ -314,7 +310,11 @@ impl LockGuard {
                     self.held = false;
                     return Ok(());
                 }
-                Err(status) if !in_doubt && overtaken.again(&status) => continue,
+                Err(status)
+                    if !in_doubt && held_lock.client.now() < end && overtaken.again(&status) =>
+                {
+                    continue;
+                }
                 Err(status) => Fault::new(&status),
             };
             match fault.ended() {

@@ -253,7 +253,7 @@ impl HeldLock {
         }
     }
 
-    /// Makes one critical call, for a superseded grant a second time with the new one, and once more where another process
+    /// Makes one critical call, which has the time that is given to it, for a superseded grant a second time with the new one, and once more where another process
     /// with the lockRef went first; but not a write that may have been done: another one may have written since.
     pub(super) async fn critical<T, F, Fut>(
         &self,
@@ -262,17 +262,20 @@ impl HeldLock {
     ) -> Result<T, CriticalError>
     where
         // (What an AsyncFn makes cannot be shown to be Send, so its caller could not be spawned.)
-        F: Fn(String) -> Fut,
+        F: Fn(String, Duration) -> Fut,
         Fut: Future<Output = Result<(T, Promise), Status>>,
     {
         let _turn = self.turn.lock().await;
+        let end = self.client.end();
         let mut regranted = false;
         let mut overtaken = Overtaken::default();
         loop {
             if let Some(lost) = self.lost_now() {
                 return Err(CriticalError::Lost(lost));
             }
-            let called = self.unless_lost(call(self.grants.present().lock_ref)).await;
+            let left = self.client.now().until(end);
+            let calling = call(self.grants.present().lock_ref, left);
+            let called = self.unless_lost(calling).await;
             let fault = match called.map_err(CriticalError::Lost)? {
                 Ok((value, promise)) => {
                     self.note(promise);
@@ -282,7 +285,13 @@ impl HeldLock {
                         Some(lost) => Err(CriticalError::Lost(lost)),
                     };
                 }
-                Err(status) if !sent.is_in_doubt() && overtaken.again(&status) => continue,
+                Err(status)
+                    if !sent.is_in_doubt()
+                        && self.client.now() < end
+                        && overtaken.again(&status) =>
+                {
+                    continue;
+                }
                 Err(status) => Fault::new(&status),
             };
             match fault.ended() {
@@ -294,6 +303,7 @@ impl HeldLock {
                         Err(Fault::Ended(lost)) => return Err(CriticalError::Lost(lost)),
                         // Whatever came of the regrant.
                         _ if sent.is_in_doubt() => return Err(CriticalError::of(fault, true)),
+                        Ok(()) if self.client.now() >= end => return Err(fault.into()),
                         regrant => regrant?,
                     }
                 }

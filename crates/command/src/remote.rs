@@ -186,8 +186,9 @@ impl Remote {
         if let Some(timeout) = self.timeout() {
             options.timeout = timeout;
         }
-        options.token = self.token(options.timeout)?;
-        options.tls = self.tls(options.timeout)?;
+        let within = (Instant::now(), options.timeout);
+        options.token = self.token(within)?;
+        options.tls = self.tls(within)?;
         Ok(options)
     }
 
@@ -208,8 +209,8 @@ impl Remote {
         given.collect()
     }
 
-    /// `within` is for the file system.
-    fn token(&self, within: Duration) -> Result<Option<Token>, Failure> {
+    /// `within` is for the file system, and from when on.
+    fn token(&self, within: (Instant, Duration)) -> Result<Option<Token>, Failure> {
         let file = named(&self.token_file, TOKEN_FILE_VARIABLE);
         let whence = match &file {
             Some(_) => whence(&self.token_file, "--token-file", TOKEN_FILE_VARIABLE),
@@ -219,8 +220,7 @@ impl Remote {
             (Some(file), _) => {
                 let read = file.clone();
                 let reading = move || Token::from_file(read);
-                in_time(&file, (Instant::now(), within), reading)
-                    .map_err(|why| at_file(whence, &file, &why))?
+                in_time(&file, within, reading).map_err(|why| at_file(whence, &file, &why))?
             }
             (None, Some(text)) => Token::from_text(&text),
             (None, None) => return Ok(None),
@@ -231,9 +231,8 @@ impl Remote {
         }
     }
 
-    /// `within` is for the file system.
-    fn tls(&self, within: Duration) -> Result<Option<Tls>, Failure> {
-        let begun = Instant::now();
+    /// `within` is for the file system, and from when on.
+    fn tls(&self, within: (Instant, Duration)) -> Result<Option<Tls>, Failure> {
         let ca = named(&self.ca, CA_VARIABLE);
         let certificate = named(&self.certificate, CERTIFICATE_VARIABLE);
         let key = named(&self.certificate_key, KEY_VARIABLE);
@@ -271,13 +270,11 @@ impl Remote {
             let read = file.clone();
             // What is wrong with it is said below; this is to find the one that hangs.
             let reading = move || read_regular(&read, SMALL_FILE_BYTES_MAX).map(drop);
-            let _ = in_time(file, (begun, within), reading)
-                .map_err(|why| at_file(whence, file, &why))?;
+            let _ = in_time(file, within, reading).map_err(|why| at_file(whence, file, &why))?;
         }
         let files = (ca.clone(), own);
         let reading = move || Tls::from_files(files.0, files.1);
-        let tls =
-            in_time(&ca, (begun, within), reading).map_err(|why| at_file(of_ca, &ca, &why))?;
+        let tls = in_time(&ca, within, reading).map_err(|why| at_file(of_ca, &ca, &why))?;
         match tls {
             Ok(tls) => Ok(Some(tls)),
             Err(error) => Err(self.unusable(error)),

@@ -165,19 +165,21 @@ impl Watched {
             Some(age >= self.again_after?)
         };
         let is_new = is_settled && self.seen != self.taken;
-        let is_taken = match self.only_asked {
+        match self.only_asked {
             true => asked,
             false => asked || is_new || is_settled && is_due() == Some(true),
-        };
-        if is_taken {
-            self.taken_at = Some(now);
         }
-        is_taken
     }
 
     /// What became of that, and what the files hold after it. That they cannot be used is said once until they change.
-    fn took(&mut self, took: Result<(), String>, contents: Contents, asked: bool) {
+    fn took(
+        &mut self,
+        took: Result<(), String>,
+        contents: Contents,
+        (asked, now): (bool, Instant),
+    ) {
         let what = self.what;
+        self.taken_at = Some(now);
         match took {
             Ok(()) => {
                 // Whoever started it with that needs no news of it, nor whoever changed nothing.
@@ -270,7 +272,8 @@ impl Watched {
         let (take, files) = (Arc::clone(&self.take), self.files.clone());
         let taking = reads.newest(move || (take(), read(&files)), asked);
         let (put, contents) = taking.await?;
-        self.took(put.and_then(|put| put()), contents, is_asked);
+        let now = Instant::now();
+        self.took(put.and_then(|put| put()), contents, (is_asked, now));
         Ok(())
     }
 }
@@ -290,7 +293,7 @@ mod tests {
         if watched.looked(contents, asked, now) {
             let put = (watched.take)();
             let contents = read(&watched.files);
-            watched.took(put.and_then(|put| put()), contents, asked);
+            watched.took(put.and_then(|put| put()), contents, (asked, now));
         }
     }
 

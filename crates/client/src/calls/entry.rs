@@ -141,7 +141,7 @@ impl Client {
         acquired(answer, false)
     }
 
-    /// Ends a lockRef, after writing `put`. Each attempt takes the next of these numbers. True if it had been
+    /// Ends a lockRef, after writing `put`, with numbers as [`Client::critical_write`] takes them. True if it had been
     /// released before, other than by an attempt of this call; then `put` was not written.
     pub async fn release_lock(
         &self,
@@ -156,7 +156,8 @@ impl Client {
             let total = self.now().until(end);
             self.release_raw(lock_ref, put.as_ref(), &sent, numbers, total)
         };
-        match until_not_overtaken(is_in_doubt, call).await {
+        let may_repeat = || self.now() < end && !is_in_doubt();
+        match until_not_overtaken(may_repeat, call).await {
             Ok(already_released) => Ok(already_released && !is_in_doubt()),
             Err(status) => Err(ReleaseError::of(Fault::new(&status), is_in_doubt())),
         }

@@ -25,7 +25,7 @@ impl Client {
     ) -> Result<Value, CriticalError> {
         let end = self.end();
         let call = || self.critical_get_raw(lock_ref, numbers, self.now().until(end));
-        let read = until_not_overtaken(|| false, call).await;
+        let read = until_not_overtaken(|| self.now() < end, call).await;
         let (value, _) = read.map_err(|status| Fault::new(&status))?;
         Ok(value)
     }
@@ -50,7 +50,8 @@ impl Client {
         Ok((message.exists.then_some(message.value), promise))
     }
 
-    /// Writes as the holder. Each attempt takes the next of these numbers. Where another process that has the lockRef was
+    /// Writes as the holder. Each attempt takes the next of these numbers; one after an attempt that may have been done, one above
+    /// that, and below those of later calls. Where another process that has the lockRef was
     /// overtaking, and nothing was written, it is made again.
     pub async fn critical_write(
         &self,
@@ -64,7 +65,8 @@ impl Client {
             let total = self.now().until(end);
             self.critical_write_raw(lock_ref, &mutation, (&sent, numbers), total)
         };
-        let written = until_not_overtaken(|| sent.is_in_doubt(), call).await;
+        let may_repeat = || self.now() < end && !sent.is_in_doubt();
+        let written = until_not_overtaken(may_repeat, call).await;
         let failed = |status| CriticalError::of(Fault::new(&status), sent.is_in_doubt());
         written.map(|_| ()).map_err(failed)
     }

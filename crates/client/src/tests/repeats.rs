@@ -135,12 +135,12 @@ async fn a_write_of_unknown_outcome_is_not_repeated_over_a_later_one_of_another_
         world
             .fake
             .next(if releases { "release" } else { "put" }, lost);
-        // It began a microsecond later, by the time of day.
+        // It began later, by the time of day.
         let other = async {
             tokio::time::sleep(Duration::from_millis(10)).await;
             let state = &mut world.fake.state();
             let last = state.call_nos.entry(lock_ref).or_default();
-            *last = (*last).max(CallNumbers::default().next());
+            *last = (*last).max(CallNumbers::default().next()) + 1_024;
             state.value = Some("theirs".into());
         };
         let mine = Mutation::Put("mine".into());

@@ -18,8 +18,10 @@ const READ_MAX: Duration = Duration::from_secs(10);
 /// How often it is looked whether one hangs.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Where that is asked for, another one is begun after this, …
+/// Where that is asked for, another one is begun after this, doubled for each, …
 const ASKED_AFTER: Duration = Duration::from_secs(1);
+/// … up to this, …
+const ASKED_AFTER_MAX: Duration = Duration::from_secs(10);
 /// … and so many may go on then, each of them a thread: more than are begun unasked, so that it helps at any time.
 const ASKED_MAX: usize = 256;
 
@@ -47,6 +49,14 @@ impl ReloadRequests {
             Err(_) => pending().await,
         }
     }
+}
+
+/// How many reads were begun for one look.
+#[derive(Clone, Copy, Default)]
+struct ReadsBegun {
+    count: usize,
+    /// Those that were given up since that was asked for.
+    asked: u32,
 }
 
 /// Reads of files that belong together, one after the other.
@@ -80,7 +90,10 @@ impl FileReads {
     ) -> io::Result<T> {
         let what = self.what;
         let said_at = Instant::now() + READ_MAX;
+        // Of this call, so that what takes long, and ends, is taken in the end.
+        let mut begun = ReadsBegun::default();
         loop {
+            begun.count += 1;
             let (read, goes_on) = (read.clone(), Arc::clone(&self.going_on));
             // Not in a thread of the runtime, for whose end it waits.
             let mut reading = pin!(detached("files", move || {
@@ -91,7 +104,7 @@ impl FileReads {
             let began = Instant::now();
             let mut ticks = interval_at(began + TICK, TICK);
             let mut is_asked = false;
-            while !self.is_given_up(began.elapsed(), is_asked) {
+            while !self.is_given_up(began.elapsed(), is_asked, begun) {
                 tokio::select! {
                     biased;
                     came = &mut reading => {
@@ -117,6 +130,7 @@ impl FileReads {
                     }
                 }
             }
+            begun.asked += u32::from(is_asked);
             tracing::debug!("{what}: another read is begun, since one hangs");
         }
     }
@@ -127,10 +141,12 @@ impl FileReads {
     }
 
     /// Whether another one is begun beside the newest, which began so long ago.
-    fn is_given_up(&self, age: Duration, is_asked: bool) -> bool {
+    fn is_given_up(&self, age: Duration, is_asked: bool, begun: ReadsBegun) -> bool {
         let count = self.count();
-        let is_due = (self.begun_anew_after)(count).is_some_and(|after| age >= after);
-        is_due || is_asked && age >= ASKED_AFTER && count < ASKED_MAX
+        let is_due =
+            (self.begun_anew_after)(count.max(begun.count)).is_some_and(|after| age >= after);
+        let asked_after = ASKED_AFTER.saturating_mul(1 << begun.asked.min(16));
+        is_due || is_asked && age >= asked_after.min(ASKED_AFTER_MAX) && count < ASKED_MAX
     }
 }
 
@@ -185,6 +201,21 @@ mod tests {
         while Arc::strong_count(&reads.going_on) > 1 {
             std::thread::yield_now();
         }
+    }
+
+    /// Each takes longer than the first one is waited for.
+    #[tokio::test]
+    async fn reads_that_take_long_and_end_are_taken_in_the_end() {
+        let (_signal, signalled) = watch::channel(());
+        let mut asked = ReloadRequests::new(signalled);
+        let mut reads = FileReads {
+            begun_anew_after: |reads| Some(2 * TICK * (1 << reads.min(8))),
+            ..FileReads::new("a test")
+        };
+        let read = || std::thread::sleep(6 * TICK);
+        let patience = Duration::from_secs(30);
+        let newest = timeout(patience, reads.newest(read, &mut asked));
+        newest.await.unwrap().unwrap();
     }
 
     #[tokio::test]
