@@ -25,6 +25,30 @@ pub struct Leaving<'a> {
     aside: &'a Aside,
 }
 
+/// How long a lock lives that is not released.
+#[derive(Clone, Copy)]
+pub enum Lives {
+    /// So long without a renewal.
+    Renewed(Duration),
+    /// So long without a connection.
+    Connected(Duration),
+}
+
+impl Lives {
+    pub fn of(guard: &LockGuard) -> Lives {
+        match guard.disconnect_grace() {
+            Some(grace) => Lives::Connected(grace),
+            None => Lives::Renewed(guard.ttl()),
+        }
+    }
+
+    pub fn span(self) -> Duration {
+        match self {
+            Lives::Renewed(span) | Lives::Connected(span) => span,
+        }
+    }
+}
+
 /// Why it was not given back.
 enum NotGivenBack {
     /// Nobody answered for so long.
@@ -45,10 +69,16 @@ impl<'a> Leaving<'a> {
         after: Option<Signal>,
         signals: &mut Signals,
     ) -> Result<(), Failure> {
-        let (ttl, lock_ref) = (guard.ttl(), guard.lock_ref());
+        let (lives, ttl, lock_ref) = (Lives::of(&guard), guard.ttl(), guard.lock_ref());
         let mut denied = None;
+        let releasing = async {
+            match timeout(ttl, guard.release()).await {
+                Ok(released) => released.map_err(NotGivenBack::Failed),
+                Err(_) => Err(NotGivenBack::Silent(ttl)),
+            }
+        };
         let named = (self.key, &*lock_ref);
-        let releasing = self.give_back(named, guard.release(), (ttl, after), &mut denied);
+        let releasing = self.unless_denied(named, releasing, (lives.span(), after), &mut denied);
         let why = match finish(releasing, after, signals).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(NotGivenBack::Failed(ReleaseError::Lost(lost)))) => {
@@ -69,16 +99,20 @@ impl<'a> Leaving<'a> {
                 None => format!("{signal} came before an answer"),
             },
         };
-        self.aside.say(format!("{}: {why}", self.left(ttl)));
+        self.aside.say(format!("{}: {why}", self.left(lives)));
         Ok(())
     }
 
-    /// What is left where a lock of this TTL could not be released. (Who cannot be told of it may think that it is renewed.)
-    pub fn left(self, ttl: Duration) -> String {
-        let (key, ttl) = (self.key, Span::from_duration(ttl));
-        format!(
-            "{key} could not be released, and ends {ttl} after its last renewal, some 15 s later where the connection stays open"
-        )
+    /// What is left where a lock could not be released. (Who cannot be told of it may think that it is renewed.)
+    pub fn left(self, lives: Lives) -> String {
+        let (key, span) = (self.key, Span::from_duration(lives.span()));
+        let until = match lives {
+            Lives::Connected(_) => "after this process",
+            Lives::Renewed(_) => {
+                "after its last renewal, some 15 s later where the connection stays open"
+            }
+        };
+        format!("{key} could not be released, and ends {span} {until}")
     }
 
     /// Releases an entry of the queue, but not for long, `after` this signal, where one came. False where that is left to its TTL.
@@ -95,36 +129,15 @@ impl<'a> Leaving<'a> {
     pub async fn give_up_unheard(self, entry: QueueEntry, after: Option<Signal>) -> bool {
         let (ttl, lock_ref) = (entry.ttl(), entry.lock_ref().to_owned());
         let what = format!("the queue entry of {}", self.key);
-        // What is not answered in time is not taken back: a server that was stopped may still do it.
-        let giving_up = tokio::spawn(entry.give_up());
         let giving_up = async {
-            match timeout(GIVE_UP_MAX, giving_up).await {
-                Ok(Ok(given_up)) => given_up.map(|_| ()).map_err(NotGivenBack::Failed),
-                // (It panicked.)
-                Ok(Err(_)) => Err(NotGivenBack::Silent(Duration::ZERO)),
+            match timeout(GIVE_UP_MAX, entry.give_up()).await {
+                Ok(given_up) => given_up.map(|_| ()).map_err(NotGivenBack::Failed),
                 Err(_) => Err(NotGivenBack::Silent(GIVE_UP_MAX)),
             }
         };
         let denied = &mut None;
         let given_up = self.unless_denied((&what, &lock_ref), giving_up, (ttl, after), denied);
         given_up.await.is_ok()
-    }
-
-    async fn give_back(
-        self,
-        named: (&str, &str),
-        releasing: impl Future<Output = Result<(), ReleaseError>>,
-        (ttl, after): (Duration, Option<Signal>),
-        denied: &mut Option<ServerError>,
-    ) -> Result<(), NotGivenBack> {
-        let releasing = async {
-            match timeout(ttl, releasing).await {
-                Ok(released) => released.map_err(NotGivenBack::Failed),
-                Err(_) => Err(NotGivenBack::Silent(ttl)),
-            }
-        };
-        let released = self.unless_denied(named, releasing, (ttl, after), denied);
-        released.await
     }
 
     /// Where that is not allowed, as while a token or a rule is replaced, the client tries further in the background: that is
@@ -171,7 +184,9 @@ impl<'a> Leaving<'a> {
             return true;
         }
         let within = left.min(self.client.options().timeout);
-        let span = Span::from_duration(within);
+        // Not to the millisecond.
+        let tenths = u64::try_from(within.as_millis().div_ceil(100)).unwrap_or(u64::MAX);
+        let span = Span::from_millis(tenths.saturating_mul(100));
         self.aside.say(format!(
             "{what} cannot be released: {denied}; trying again for {span}"
         ));

@@ -6,7 +6,7 @@ use fermata_client::{CallNumbers, Client, ClientOptions, Mutation, ReleaseError}
 use fermata_command::{Failure, Remote};
 
 use super::aside::Aside;
-use super::leaving::Leaving;
+use super::leaving::{Leaving, Lives};
 use super::signals::Signals;
 use super::value;
 use super::waiting::LockFlags;
@@ -145,14 +145,14 @@ pub(super) async fn section(
         .lock(client, &remote.table(), key, &mut signals, aside)
         .await?;
     let written = (guard.lock_ref(), guard.fencing_token());
-    let (leaving, ttl) = (Leaving::new(client, key, aside), guard.ttl());
+    let (leaving, lives) = (Leaving::new(client, key, aside), Lives::of(&guard));
     match signals.finish_soon(guard.release_with(mutation)).await {
         Ok(Ok(())) => {}
         // Nothing was written.
         Ok(Err(ReleaseError::Denied(denied))) => {
-            let trying = leaving.until_given_back(key, &denied, ttl);
+            let trying = leaving.until_given_back(key, &denied, lives.span());
             if signals.finish_soon(trying).await != Ok(true) {
-                aside.say(leaving.left(ttl));
+                aside.say(leaving.left(lives));
             }
             return Err(ReleaseError::Denied(denied).into());
         }
