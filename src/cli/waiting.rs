@@ -228,10 +228,7 @@ impl LockFlags {
             Ok(guard) => Ok(guard),
             Err(Unlocked::Signal(signal)) => {
                 let is_released = leaving.give_up(entry, Some(signal), signals).await;
-                let what = match is_released {
-                    true => "the queue entry is released",
-                    false => "the queue entry could not be released, and expires by itself",
-                };
+                let what = what_became(is_released);
                 let words = format!("{signal} while waiting for {key}; {what}");
                 Err(Failure::signal(signal, words))
             }
@@ -241,8 +238,7 @@ impl LockFlags {
                     error => Failure::from(error),
                 };
                 if !leaving.give_up(entry, None, signals).await {
-                    let left = "the queue entry could not be released; it expires by itself";
-                    aside.say(left.to_owned());
+                    aside.say(what_became(false).to_owned());
                 }
                 Err(failure)
             }
@@ -281,6 +277,14 @@ impl From<SessionError> for NoEntryTaken {
     }
 }
 
+/// What became of an entry that was given up.
+fn what_became(is_released: bool) -> &'static str {
+    match is_released {
+        true => "the queue entry is released",
+        false => "the queue entry could not be released, and expires by itself",
+    }
+}
+
 /// Takes an entry. A signal meanwhile gives it back as soon as the server has said which one it is.
 async fn take_entry(
     creating: impl Future<Output = Result<QueueEntry, Failure>>,
@@ -301,8 +305,7 @@ async fn take_entry(
         Ok::<_, Failure>(leaving.give_up_unheard(entry, Some(signal)).await)
     };
     let left = match signals.finish_after(signal, giving_up).await {
-        Ok(Ok(true)) => "the queue entry is released",
-        Ok(Ok(false)) => "the queue entry could not be released, and expires by itself",
+        Ok(Ok(is_released)) => what_became(is_released),
         Ok(Err(_)) => "no queue entry was made, or it expires by itself",
         Err(_) => "no server answered: if a queue entry was made, it expires by itself",
     };

@@ -11,6 +11,14 @@ pub fn send(pid: i32, signal: Signal) {
     kill(Pid::from_raw(pid), signal).unwrap();
 }
 
+fn send_each(pid: i32, signals: &[Signal]) {
+    for signal in signals {
+        send(pid, *signal);
+        // Two of one number at once are heard as one.
+        std::thread::sleep(Duration::from_millis(300));
+    }
+}
+
 #[test]
 fn a_signal_is_passed_on_and_the_lock_is_released_after_the_command() {
     let world = World::new();
@@ -57,11 +65,7 @@ fn a_release_that_is_not_answered_ends_soon_after_the_signal_and_at_once_after_a
         held.line();
         world.stop_server();
         let start = Instant::now();
-        for signal in signals {
-            send(held.pid(), *signal);
-            // Two of one number at once are heard as one.
-            std::thread::sleep(Duration::from_millis(300));
-        }
+        send_each(held.pid(), signals);
         let (ended, said) = held.end();
         let took = start.elapsed();
         assert!(took < Duration::from_secs(longest), "{signals:?}: {took:?}");
@@ -84,10 +88,7 @@ fn a_signal_while_the_entry_is_taken_says_what_was_left() {
         let joining = world.start(&["lock", "k", "--", "true"]);
         until(|| hears(joining.pid(), Signal::SIGTERM));
         let start = Instant::now();
-        for signal in signals {
-            send(joining.pid(), *signal);
-            std::thread::sleep(Duration::from_millis(300));
-        }
+        send_each(joining.pid(), signals);
         let (ended, said) = joining.end();
         let took = start.elapsed();
         world.kill_server();

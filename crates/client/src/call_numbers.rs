@@ -8,9 +8,8 @@ use tonic_types::StatusExt as _;
 
 use super::fault::ServerError;
 
-/// How many bits of a number are for the attempts of one call.
-const ATTEMPT_BITS: u32 = 10;
-const ATTEMPTS: u64 = 1 << ATTEMPT_BITS;
+/// How many numbers are for the attempts of one call; a power of two.
+const ATTEMPTS: u64 = 1_024;
 
 /// Numbers for the critical calls of a lockRef, kept for as long as that is used, and shared by all that use it here. They only
 /// grow: the time of day in microseconds where that is higher than the last one, times 1,024, of which that many belong to the

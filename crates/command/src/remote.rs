@@ -18,6 +18,9 @@ use crate::span::Span;
 /// How often it is looked at whether a server answers.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// Where files could not be read in time: how long each is read again, to find the one that hangs.
+const FOUND_WITHIN: Duration = Duration::from_millis(100);
+
 /// Where a service listens unless it is told otherwise.
 const ENDPOINT_DEFAULT: &str = "http://127.0.0.1:7450";
 /// The variable that is read where no endpoint is given.
@@ -262,42 +265,32 @@ impl Remote {
                 None => Ok(None),
             };
         };
-        let of_own = own.iter().flat_map(|(certificate, key)| {
-            let certificate = (of_certificate, certificate);
-            [certificate, (of_key, key)]
-        });
-        for (whence, file) in [(of_ca, &ca)].into_iter().chain(of_own) {
-            let read = file.clone();
-            // What is wrong with it is said below; this is to find the one that hangs.
-            let reading = move || read_regular(&read, SMALL_FILE_BYTES_MAX).map(drop);
-            let _ = in_time(file, within, reading).map_err(|why| at_file(whence, file, &why))?;
+        let mut files = vec![(of_ca, ca.clone())];
+        if let Some((certificate, key)) = own.clone() {
+            files.extend([(of_certificate, certificate), (of_key, key)]);
         }
-        let files = (ca.clone(), own);
-        let reading = move || Tls::from_files(files.0, files.1);
-        let tls = in_time(&ca, within, reading).map_err(|why| at_file(of_ca, &ca, &why))?;
-        match tls {
-            Ok(tls) => Ok(Some(tls)),
-            Err(error) => Err(self.unusable(error)),
-        }
-    }
-
-    /// Which file cannot be used, by what named it.
-    fn unusable(&self, error: FileError) -> Failure {
-        let (why, whence) = match error {
-            // A client has no CA of clients.
-            FileError::Ca(why) | FileError::ClientCa(why) => {
-                (why, whence(&self.ca, "--ca", CA_VARIABLE))
-            }
-            FileError::Certificate(why) => {
-                let given = &self.certificate;
-                (why, whence(given, "--certificate", CERTIFICATE_VARIABLE))
-            }
-            FileError::Key(why) => {
-                let given = &self.certificate_key;
-                (why, whence(given, "--certificate-key", KEY_VARIABLE))
-            }
+        let first = ca.clone();
+        let read = in_time(&first, within, move || Tls::from_files(ca, own));
+        let read = read.map_err(|why| {
+            // The one that hangs still does.
+            let hangs = |(_, file): &&(&str, PathBuf)| {
+                let read = file.clone();
+                let reading = move || read_regular(&read, SMALL_FILE_BYTES_MAX).map(drop);
+                in_time(file, (Instant::now(), FOUND_WITHIN), reading).is_err()
+            };
+            let (whence, file) = files.iter().find(hangs).unwrap_or(&files[0]);
+            at_file(whence, file, &why)
+        })?;
+        let unusable = |error| {
+            let (why, whence) = match error {
+                // A client has no CA of clients.
+                FileError::Ca(why) | FileError::ClientCa(why) => (why, of_ca),
+                FileError::Certificate(why) => (why, of_certificate),
+                FileError::Key(why) => (why, of_key),
+            };
+            Failure::usage(format!("{whence}: {why}"))
         };
-        Failure::usage(format!("{whence}: {why}"))
+        read.map(Some).map_err(unusable)
     }
 }
 
@@ -379,8 +372,8 @@ fn at_file(whence: &str, file: &Path, why: &str) -> Failure {
     Failure::usage(format!("{whence}: {}: {why}", file.display()))
 }
 
-/// What the reading of a file gives; fails where that takes too long, counted from `begun`, as on a file system that hangs. A pipe is waited for: who
-/// writes to it may have to ask somebody first.
+/// What the reading of a file gives; fails where that takes too long, counted from `begun`, as on a file system that hangs. A pipe
+/// is waited for: who writes to it may have to ask somebody first.
 fn in_time<T: Send + 'static>(
     file: &Path,
     (begun, within): (Instant, Duration),
