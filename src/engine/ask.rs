@@ -7,11 +7,11 @@ use tokio::sync::{oneshot, watch};
 
 use super::api::EngineError;
 use super::shell::KeyShell;
-use super::slot::{CallOf, CallResult, KeyCell, Listener};
+use super::slot::{CallResult, KeyCell, Listener};
 use crate::key::machine::{
     Answer, Call, CallError, CallId, EntryRef, EntryStatus, Event, KeyError,
 };
-use crate::lock::{Fence, KeyId, Tag};
+use crate::lock::{Fence, KeyId, Liveness, Tag};
 
 /// A call that was handed in. Dropping it tells the machine that nobody waits for it any longer; what it began goes on.
 pub(super) struct Asking {
@@ -128,15 +128,15 @@ impl KeyShell {
         admitted.map_err(|no_share| EngineError::of_no_share(no_share, "active_keys_max", most))
     }
 
-    /// Hands a call in.
+    /// Hands a call in; `share_of`: who uses a share for the entry that it makes, where that is limited.
     pub fn ask(
         self: &Arc<Self>,
         id: &Arc<KeyId>,
         call: Call,
-        of: CallOf,
+        share_of: Option<Arc<str>>,
     ) -> Result<Asking, EngineError> {
         let (reply, answer) = oneshot::channel();
-        let (cell, call) = self.hand_in(id, call, Listener::Answer(reply), of)?;
+        let (cell, call) = self.hand_in(id, call, Listener::Answer(reply), share_of)?;
         Ok(Asking {
             shell: Arc::clone(self),
             cell,
@@ -151,11 +151,11 @@ impl KeyShell {
         id: &Arc<KeyId>,
         call: Call,
         mut listener: Listener,
-        of: CallOf,
+        share_of: Option<Arc<str>>,
     ) -> Result<(Arc<KeyCell>, CallId), EngineError> {
         loop {
             let cell = self.cell(id)?;
-            match self.call(&cell, call.clone(), listener, &of) {
+            match self.call(&cell, call.clone(), listener, share_of.as_ref()) {
                 Ok(call) => return Ok((cell, call)),
                 // Forgotten a moment ago: the next look-up makes a new one.
                 Err(back) => listener = back,
@@ -179,7 +179,7 @@ impl KeyShell {
         id: &Arc<KeyId>,
         call: Call,
     ) -> Result<Answer, EngineError> {
-        self.asked_of(id, call, CallOf::Nothing).await
+        self.asked_of(id, call, None).await
     }
 
     /// As [`KeyShell::asked`], of what makes an entry: by one who has this share.
@@ -189,16 +189,16 @@ impl KeyShell {
         call: Call,
         share_of: Arc<str>,
     ) -> Result<Answer, EngineError> {
-        self.asked_of(id, call, CallOf::Share(share_of)).await
+        self.asked_of(id, call, Some(share_of)).await
     }
 
     async fn asked_of(
         self: &Arc<Self>,
         id: &Arc<KeyId>,
         call: Call,
-        of: CallOf,
+        share_of: Option<Arc<str>>,
     ) -> Result<Answer, EngineError> {
-        let answer = self.ask(id, call, of)?.answer().await;
+        let answer = self.ask(id, call, share_of)?.answer().await;
         self.may_tell(id, &answer)?;
         answer.map_err(|error| EngineError::of_key(error.why))
     }
@@ -209,7 +209,7 @@ impl KeyShell {
         id: &Arc<KeyId>,
         call: Call,
     ) -> Result<Answer, EngineError> {
-        let answer = self.ask(id, call, CallOf::Nothing)?.answer().await;
+        let answer = self.ask(id, call, None)?.answer().await;
         self.local.sure().map_err(EngineError::with_write)?;
         answer.map_err(|error| match error.may_have_written {
             true => EngineError::of_key(error.why).with_write(),
@@ -217,7 +217,8 @@ impl KeyShell {
         })
     }
 
-    /// Asks until the entry holds the key, for `wait` at most.
+    /// Asks until the entry holds the key, for `wait` at most, and for two thirds of its TTL: a client that is there asks
+    /// again, which renews it.
     pub async fn asked_to_wait(
         self: &Arc<Self>,
         id: &Arc<KeyId>,
@@ -225,10 +226,11 @@ impl KeyShell {
         entry: EntryRef,
         wait: Duration,
     ) -> Result<Answer, EngineError> {
-        let mut asking = self.ask(id, call, CallOf::Waiter(entry))?;
+        let mut asking = self.ask(id, call, None)?;
         let mut stopping = self.local.stopping();
         let answer = {
-            let wait_ended = self.local.clock.sleep(wait);
+            let cell = Arc::clone(&asking.cell);
+            let wait_ended = self.wait_ended(&cell, entry, wait);
             tokio::select! {
                 biased;
                 answer = asking.answer() => Some(answer),
@@ -248,6 +250,27 @@ impl KeyShell {
         };
         self.may_tell(id, &answer)?;
         answer.map_err(|error| EngineError::of_key(error.why))
+    }
+
+    /// Sleeps until a wait for an entry has lasted as long as it may. The TTL of the entry may be known only once its key
+    /// was read; until then the wait lasts longer than under the shortest TTL.
+    async fn wait_ended(&self, cell: &KeyCell, entry: EntryRef, wait: Duration) {
+        let most = |ttl: Duration| wait.min(ttl * 2 / 3);
+        let step = most(self.ttl_min);
+        let mut slept = Duration::ZERO;
+        while slept < wait {
+            self.local.clock.sleep(step).await;
+            slept += step;
+            let ttl = match cell.slot().liveness_of(entry.seq) {
+                Some(Liveness::Own { ttl_ms }) => Some(Duration::from_millis(ttl_ms.into())),
+                Some(Liveness::Session(session)) => self.sessions.table.ttl_of(session),
+                None => None,
+            };
+            if let Some(ttl) = ttl {
+                let rest = most(ttl).saturating_sub(slept);
+                return self.local.clock.sleep(rest).await;
+            }
+        }
     }
 
     /// Whether a key that is served here has a live entry with this tag.
@@ -290,8 +313,7 @@ impl KeyShell {
             begun: Some(begun),
             news: sender,
         };
-        let of = CallOf::Waiter(entry);
-        let (cell, call) = self.hand_in(id, Call::Watch { entry }, listener, of)?;
+        let (cell, call) = self.hand_in(id, Call::Watch { entry }, listener, None)?;
         let watching = Watching {
             shell: Arc::clone(self),
             cell,

@@ -159,6 +159,7 @@ impl Engine {
             LiveBy::Ttl(ttl_ms) => return Ok((Liveness::Own { ttl_ms }, None)),
             LiveBy::Session(session) => session,
         };
+        replica.sessions.renew_behind(session);
         replica.sessions.validity(session).await?;
         let room = match replica.sessions.room(session) {
             Ok(room) => Some(room),
@@ -258,7 +259,8 @@ impl Engine {
         })
     }
 
-    /// Asks for the lock, waiting for it at most `wait` (zero: one try). Times out with `Waiting`.
+    /// Asks for the lock, waiting for it at most `wait` (zero: one try), and two thirds of the TTL of the entry: then it is
+    /// `Waiting`.
     pub async fn acquire(
         &self,
         lock_ref: &LockRef,
@@ -378,9 +380,9 @@ impl Engine {
         let entry = EntryRef::from(lock_ref);
         let (watching, answer) = replica.shell.asked_to_watch(&id, entry).await?;
         match answer {
-            Answer::Watching { lease } => {
+            Answer::Watching => {
                 let sessions = Arc::clone(&replica.sessions);
-                Ok(Watch::new(watching, sessions, id, entry, lease))
+                Ok(Watch::new(watching, sessions, id, entry))
             }
             other => Err(unexpected(&other)),
         }

@@ -10,7 +10,6 @@ use futures_util::future::join_all;
 use super::given::{Given, give_all};
 use super::peers::{Peer, Peers};
 use super::shell::KeyShell;
-use super::slot::CallOf;
 use crate::key::Home;
 use crate::key::machine::{Answer, Call};
 use crate::lock::{KeyId, ReplicaId};
@@ -225,7 +224,7 @@ async fn give(
     if_idle: bool,
 ) -> Option<Home> {
     let hand_over = Call::HandOver { to, if_idle };
-    let mut asking = shell.ask(id, hand_over, CallOf::Nothing).ok()?;
+    let mut asking = shell.ask(id, hand_over, None).ok()?;
     match asking.answer().await {
         Ok(Answer::HandedOver(home)) => Some(home),
         Ok(_) => None,

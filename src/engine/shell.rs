@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::commits::Commits;
 use super::key_io::KeyIo;
@@ -13,7 +14,7 @@ use super::keys::Keys;
 use super::local::Local;
 use super::reports::Reports;
 use super::sessions::{Attached, AttachedKeys, Sessions};
-use super::slot::{CallOf, CallResult, KeyCell, Listener, PendingCall, Silence, Slot, SlotGuard};
+use super::slot::{CallResult, KeyCell, Listener, PendingCall, Silence, Slot, SlotGuard};
 use super::time::Time;
 use super::values::Values;
 use crate::key::machine::{
@@ -30,6 +31,8 @@ pub(super) struct KeyShell {
     pub values: Values,
     pub time: Arc<Time>,
     pub limits: KeyLimits,
+    /// The shortest TTL that an entry may have.
+    pub ttl_min: Duration,
     pub commits: Arc<Commits>,
     pub io: Arc<KeyIo>,
     pub sessions: Arc<Sessions>,
@@ -83,7 +86,7 @@ impl KeyShell {
         cell: &Arc<KeyCell>,
         call: Call,
         listener: Listener,
-        of: &CallOf,
+        share_of: Option<&Arc<str>>,
     ) -> Result<CallId, Listener> {
         let mut slot = cell.slot();
         if slot.removed {
@@ -120,16 +123,11 @@ impl KeyShell {
             slot.called = Some(now);
         }
         self.values.expire(&mut slot, now);
-        let (waits_for, share_of) = match of {
-            CallOf::Nothing => (None, None),
-            CallOf::Waiter(entry) => (Some(*entry), None),
-            CallOf::Share(share_of) => (None, Some(Arc::clone(share_of))),
-        };
         let makes = match &call {
             Call::Create { entry, .. } if entry.identity.is_empty() => Some(entry.tag),
             _ => None,
         };
-        if let (Some(tag), Some(share_of)) = (makes, &share_of)
+        if let (Some(tag), Some(share_of)) = (makes, share_of)
             && !slot.admit_to_queue(tag, share_of, self.limits.core.entries_max)
         {
             let share_used = KeyError::ShareUsed {
@@ -139,14 +137,9 @@ impl KeyShell {
             refuse_with(listener, share_used);
             return Ok(id);
         }
-        let keeps = waits_for
-            .and_then(|entry| slot.session_of(&entry))
-            .map(|session| self.sessions.open_call(session));
         let open = PendingCall {
             listener,
-            waits_for,
-            keeps,
-            share_of,
+            share_of: share_of.map(Arc::clone),
             makes,
         };
         slot.calls.insert(id, open);
@@ -348,7 +341,7 @@ impl KeyShell {
                 slot.note_share(entry.seq, share_of);
             }
         }
-        let is_watching = matches!(answer, Ok(Answer::Watching { .. }));
+        let is_watching = matches!(answer, Ok(Answer::Watching));
         let is_lost = match slot.calls.get_mut(&call).map(|open| &mut open.listener) {
             Some(Listener::Watch { begun, .. }) if is_watching => {
                 let begun = begun.take();
@@ -385,15 +378,6 @@ impl KeyShell {
         seq: Seq,
     ) -> Option<Event> {
         slot.sessions.insert(seq, session);
-        let tag = slot.tag_of(seq);
-        for open in slot.calls.values_mut() {
-            let is_of_it = open
-                .waits_for
-                .is_some_and(|entry| entry.seq == seq && Some(entry.tag) == tag);
-            if is_of_it && open.keeps.is_none() {
-                open.keeps = Some(self.sessions.open_call(session));
-            }
-        }
         match self.sessions.attach(session, &cell.id, seq) {
             Attached::Ok => {
                 let ttl = self.sessions.table.ttl_of(session)?;

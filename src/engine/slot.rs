@@ -14,7 +14,6 @@ use tokio::sync::{oneshot, watch};
 use super::key_shares::{KeyShares, Owner};
 use super::queue_shares::QueueShares;
 use super::remembered::RememberedValue;
-use super::sessions::OpenCall;
 use super::time::{AlarmAt, nanos};
 use super::users::{PackedUsers, Users};
 use crate::key::machine::{Answer, CallError, CallId, EntryRef, EntryStatus, Event, Machine};
@@ -42,25 +41,10 @@ pub(super) enum Listener {
 /// A call that was handed to the machine.
 pub(super) struct PendingCall {
     pub listener: Listener,
-    /// The entry that it waits for, which it keeps alive where it has the tag of it.
-    pub waits_for: Option<EntryRef>,
-    /// Keeps the session alive that this entry lives by.
-    pub keeps: Option<OpenCall>,
     /// Whose share the entry uses that it makes, where that is known.
     pub share_of: Option<Arc<str>>,
     /// The tag of that entry, where it names no identity.
     pub makes: Option<Tag>,
-}
-
-/// Of whom a call is.
-#[derive(Clone)]
-pub(super) enum CallOf {
-    /// Of nobody in particular.
-    Nothing,
-    /// Of an entry, which it keeps alive where it has the tag of it.
-    Waiter(EntryRef),
-    /// Of one who has this share; empty: nobody's.
-    Share(Arc<str>),
 }
 
 /// How long nothing is answered of a key whose machine was lost (H11).
@@ -387,18 +371,9 @@ impl Slot {
         }
     }
 
-    /// The session that this entry lives by, where it is a live one here: its number is in listings, so whoever has that alone must
-    /// keep nothing alive.
-    pub fn session_of(&self, entry: &EntryRef) -> Option<SessionId> {
-        let session = self.sessions.get(&entry.seq)?;
-        (self.tag_of(entry.seq) == Some(entry.tag)).then_some(*session)
-    }
-
-    /// The tag of this entry, where it is a live one here.
-    pub fn tag_of(&self, seq: Seq) -> Option<Tag> {
-        let state = self.machine.state()?;
-        let entry = state.entries.get(state.position(seq)?)?;
-        Some(entry.tag)
+    /// What this entry lives by, where it is a live one here.
+    pub fn liveness_of(&self, seq: Seq) -> Option<Liveness> {
+        Some(self.machine.state()?.entry(seq)?.liveness)
     }
 
     /// Whether one who has this share, and no identity, may make the entry with this tag, where there may be so many. (Of

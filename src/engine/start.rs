@@ -380,6 +380,7 @@ impl EngineShared {
                 values: Values::new(limits.remembered_bytes_max),
                 time,
                 limits: key_limits(limits, store),
+                ttl_min: Duration::from_millis(limits.ttl_min_ms.into()),
                 commits,
                 io: Arc::new(io),
                 sessions: Arc::new(sessions),

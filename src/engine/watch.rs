@@ -6,18 +6,17 @@ use std::time::Duration;
 use super::api::WatchEvent;
 use super::ask::Watching;
 use super::sessions::Sessions;
-use crate::key::machine::{EntryRef, EntryStatus, LeaseSource, LeaseStatus};
-use crate::lock::KeyId;
+use crate::key::machine::{EntryRef, EntryStatus};
+use crate::lock::{KeyId, Liveness};
 
-/// A watched lockRef. While it lives the lockRef is kept alive; dropping it ends the watch.
+/// A watched lockRef: begun by a call that renewed it, it renews nothing from then on. Dropping it ends the watch.
 pub struct Watch {
     watching: Watching,
     sessions: Arc<Sessions>,
     id: Arc<KeyId>,
     entry: EntryRef,
-    lease: LeaseStatus,
     seen: Option<WatchEvent>,
-    /// How long it is safe, as it was asked when it came to hold the key.
+    /// What was left of its lease when it came to hold the key.
     valid_for: Duration,
     durable: bool,
 }
@@ -28,14 +27,12 @@ impl Watch {
         sessions: Arc<Sessions>,
         id: Arc<KeyId>,
         entry: EntryRef,
-        lease: LeaseStatus,
     ) -> Self {
         Watch {
             watching,
             sessions,
             id,
             entry,
-            lease,
             seen: None,
             valid_for: Duration::ZERO,
             durable: false,
@@ -70,7 +67,7 @@ impl Watch {
                 && !self.has_seen(&now)
             {
                 let is_held = matches!(now, WatchEvent::Held { .. });
-                if !is_held || self.ask_validity().await {
+                if !is_held || self.note_validity() {
                     shell.local.sure().ok()?;
                     if let WatchEvent::Held { grant } = now {
                         self.watching.heard = Some(grant);
@@ -98,7 +95,7 @@ impl Watch {
         }
     }
 
-    /// How long the lockRef is safe from expiry, from when it came to hold the key: an open watch keeps it alive.
+    /// How long the lockRef was safe from expiry when it came to hold the key.
     pub fn valid_for(&self) -> Duration {
         self.valid_for
     }
@@ -108,26 +105,22 @@ impl Watch {
         self.durable
     }
 
-    /// Asks how long it is safe. False where it does not hold the key any more, by what is known here.
-    async fn ask_validity(&mut self) -> bool {
+    /// Notes how long it is safe. False where it does not hold the key any more, by what is known here.
+    fn note_validity(&mut self) -> bool {
         let shell = &self.watching.shell;
-        let until = {
-            let slot = self.watching.cell.slot();
-            let holder = slot.machine.state().and_then(|state| state.holder());
-            if holder.is_none_or(|holder| holder.seq != self.entry.seq) {
-                return false;
-            }
-            self.durable = slot.machine.is_durable(self.entry.seq);
-            (!self.durable).then(|| shell.local.sure_until())
+        let slot = self.watching.cell.slot();
+        let holder = slot.machine.state().and_then(|state| state.holder());
+        let Some(holder) = holder.filter(|holder| holder.seq == self.entry.seq) else {
+            return false;
         };
-        let valid_for = match self.lease.source {
-            LeaseSource::Own { valid_for, .. } => valid_for,
-            LeaseSource::Session(session) => {
-                let renewed = self.sessions.validity(session).await;
-                renewed.map_or(Duration::ZERO, |renewed| renewed.valid_for)
-            }
+        self.durable = slot.machine.is_durable(holder.seq);
+        let until = (!self.durable).then(|| shell.local.sure_until());
+        let left = match holder.liveness {
+            Liveness::Own { .. } => slot.machine.lease_left(holder.seq, shell.time.now()),
+            Liveness::Session(session) => self.sessions.left(session),
         };
-        self.valid_for = shell.local.promise(valid_for, until);
+        let left = left.map_or(Duration::ZERO, |(_, left)| left);
+        self.valid_for = shell.local.promise(left, until);
         tracing::trace!(key = %self.id, seq = %self.entry.seq, "a watched entry holds its key");
         true
     }

@@ -1,4 +1,5 @@
-//! AcquireLock, also one that releases its entry where it does not get the lock in time.
+//! AcquireLock, also one that releases its entry where it does not get the lock within its wait. Where that was cut short
+//! by two thirds of the TTL, the answer is WAITING, and the entry stays.
 //!
 //! That only where it was answered WAITING: of a caller that hung up it is not known whether another call of it, over
 //! another connection, was answered HELD meanwhile.
@@ -52,7 +53,7 @@ async fn acquire_or_leave(
         // As above.
         () = stopping.stopped() => return Err(status::stopping()),
     };
-    if acquired.answer.state() != LockState::Waiting {
+    if acquired.answer.state() != LockState::Waiting || !call.left().is_zero() {
         return Ok(acquired);
     }
     // In a task of its own: it goes on where the caller is gone, or its time has passed.

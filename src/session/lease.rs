@@ -18,8 +18,6 @@ pub struct Lease {
     renewed: Observed,
     /// When a stream of its client ended; `None` since a renewal came on one.
     disconnected: Option<Observed>,
-    /// Calls that are open right now, each a renewal by itself.
-    open_calls: u32,
     ended: bool,
 }
 
@@ -31,7 +29,6 @@ impl Lease {
             disconnect_grace: None,
             renewed: now,
             disconnected: None,
-            open_calls: 0,
             ended: false,
         }
     }
@@ -50,26 +47,14 @@ impl Lease {
         }
     }
 
-    /// One that begins now, with calls that are open already.
-    pub fn with_open_calls(ttl: Duration, now: Observed, open_calls: u32) -> Self {
-        Lease {
-            open_calls,
-            ..Lease::new(ttl, now)
-        }
-    }
-
     /// Its time to live.
     pub fn ttl(&self) -> Duration {
         self.ttl
     }
 
     /// When its client was heard of last.
-    pub fn heard(&self, now: Observed) -> Observed {
-        match self.open_calls {
-            0 => self.renewed,
-            // Whoever waits for the answer of a call is there.
-            _ => self.renewed.max(now),
-        }
+    pub fn heard(&self) -> Observed {
+        self.renewed
     }
 
     /// Its grace for a client that is disconnected.
@@ -110,26 +95,8 @@ impl Lease {
         self.disconnected = self.disconnected.max(Some(now));
     }
 
-    /// A call opens that keeps it alive until it closes. False if the lease has ended.
-    pub fn open_call(&mut self, now: Observed) -> bool {
-        if self.renew(now).is_none() {
-            return false;
-        }
-        self.open_calls = self.open_calls.saturating_add(1);
-        true
-    }
-
-    /// A call that kept it alive closes; the TTL counts from here.
-    pub fn close_call(&mut self, now: Observed) {
-        self.open_calls = self.open_calls.saturating_sub(1);
-        self.renew(now);
-    }
-
     /// When it expires unless there is another renewal (I8).
-    pub fn expires(&self, now: Observed) -> Observed {
-        if self.open_calls > 0 {
-            return self.heard(now).plus(self.ttl);
-        }
+    pub fn expires(&self) -> Observed {
         let silent = self.renewed.plus(self.ttl);
         match (self.disconnected, self.disconnect_grace) {
             (Some(at), Some(grace)) => self.renewed.max(at).plus(grace).min(silent),
@@ -142,13 +109,13 @@ impl Lease {
         if self.ended {
             Duration::ZERO
         } else {
-            self.expires(now).since(now)
+            self.expires().since(now)
         }
     }
 
     /// Ends it if nothing was heard for its TTL, or its grace has passed. True if it has ended now.
     pub fn expire(&mut self, now: Observed) -> bool {
-        if self.expires(now) <= now {
+        if self.expires() <= now {
             self.ended = true;
         }
         self.ended
@@ -194,19 +161,7 @@ mod tests {
         let mut lease = Lease::new(TTL, at(0));
         assert!(lease.expire(at(10)));
         assert_eq!(lease.renew(at(10)), None);
-        assert!(!lease.open_call(at(10)));
         assert_eq!(lease.left(at(10)), Duration::ZERO);
-    }
-
-    #[test]
-    fn an_open_call_keeps_it_alive_and_its_close_starts_the_ttl() {
-        let mut lease = Lease::new(TTL, at(0));
-        assert!(lease.open_call(at(1)));
-        assert!(!lease.expire(at(1_000)));
-        assert_eq!(lease.left(at(1_000)), TTL);
-        lease.close_call(at(1_000));
-        assert!(!lease.expire(at(1_009)));
-        assert!(lease.expire(at(1_010)));
     }
 
     /// Of a client that sent a renewal on a stream at 0.
@@ -219,7 +174,7 @@ mod tests {
     #[test]
     fn a_lease_whose_stream_ended_lives_for_its_grace_and_no_longer() {
         let mut lease = graceful();
-        assert_eq!(lease.expires(at(3)), at(10));
+        assert_eq!(lease.expires(), at(10));
         lease.disconnect(at(3));
         assert_eq!(lease.left(at(4)), Duration::from_secs(1));
         assert!(!lease.expire(at(4)));
@@ -227,14 +182,14 @@ mod tests {
         // Where the TTL has passed sooner, that is its end.
         let mut lease = graceful();
         lease.disconnect(at(9));
-        assert_eq!(lease.expires(at(9)), at(10));
+        assert_eq!(lease.expires(), at(10));
     }
 
     #[test]
     fn a_stream_that_ends_means_nothing_to_a_lease_without_a_grace() {
         let mut lease = Lease::new(TTL, at(0));
         lease.disconnect(at(1));
-        assert_eq!(lease.expires(at(1)), at(10));
+        assert_eq!(lease.expires(), at(10));
         assert_eq!(lease.renew(at(1)), Some(TTL));
     }
 
@@ -243,23 +198,13 @@ mod tests {
         let mut lease = graceful();
         lease.disconnect(at(1));
         assert_eq!(lease.renew_on_stream(at(2)), Some(GRACE));
-        assert_eq!(lease.expires(at(2)), at(12));
+        assert_eq!(lease.expires(), at(12));
         lease.disconnect(at(3));
         // One by another way gives it another grace, from there.
         assert_eq!(lease.renew(at(4)), Some(GRACE));
-        assert_eq!(lease.expires(at(4)), at(6));
+        assert_eq!(lease.expires(), at(6));
         assert!(lease.expire(at(6)));
         assert_eq!(lease.renew_on_stream(at(6)), None);
-    }
-
-    #[test]
-    fn an_open_call_keeps_a_disconnected_lease_alive_and_its_close_starts_the_grace() {
-        let mut lease = graceful();
-        assert!(lease.open_call(at(1)));
-        lease.disconnect(at(1));
-        assert!(!lease.expire(at(1_000)));
-        lease.close_call(at(1_000));
-        assert_eq!(lease.expires(at(1_000)), at(1_002));
     }
 
     #[test]
@@ -279,38 +224,28 @@ mod tests {
             let mut now = 0;
             let mut lease = Lease::new(TTL, at(now)).with_disconnect_grace(grace);
             let most = grace.unwrap_or(TTL);
-            let (mut promised, mut last, mut open) = (at(0), at(0), 0);
+            let (mut promised, mut last) = (at(0), at(0));
             for step in 0..60 {
                 now += below(4);
-                let happened = below(6);
-                let answered = match happened {
+                let answered = match below(4) {
                     0 => lease.renew(at(now)),
                     1 => lease.renew_on_stream(at(now)),
-                    2 => lease.open_call(at(now)).then_some(most),
-                    3 if open > 0 => {
-                        open -= 1;
-                        let had_ended = lease.has_ended();
-                        lease.close_call(at(now));
-                        (!had_ended).then_some(most)
-                    }
                     // A stream that ended a while ago may be learned of late.
-                    4 => {
+                    2 => {
                         lease.disconnect(at(now.saturating_sub(below(3))));
                         None
                     }
                     _ => None,
                 };
                 if let Some(answered) = answered {
-                    open += u32::from(happened == 2);
                     assert!(answered <= most, "seed {seed}, step {step}");
                     promised = promised.max(at(now).plus(answered));
                     last = at(now);
                 }
                 if lease.expire(at(now)) {
-                    assert!(open == 0 && promised <= at(now), "seed {seed}, step {step}");
+                    assert!(promised <= at(now), "seed {seed}, step {step}");
                 } else {
-                    let lives_on = open > 0 || at(now) < last.plus(TTL);
-                    assert!(lives_on, "seed {seed}, step {step}");
+                    assert!(at(now) < last.plus(TTL), "seed {seed}, step {step}");
                 }
             }
         }

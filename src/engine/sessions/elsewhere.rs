@@ -69,16 +69,6 @@ async fn look_after(sessions: &Arc<Sessions>, due: Due) {
     if due.ended {
         return sessions.end_entries(session);
     }
-    // First what keeps it: the store may take its time over the other.
-    if due.renew {
-        match renew(sessions, session).await {
-            // That told more than its row would.
-            Ok(_) => return,
-            Err(error) => {
-                tracing::debug!(%session, %error, "an open call could not renew its session");
-            }
-        }
-    }
     if due.read {
         read(sessions, session).await;
     }

@@ -40,7 +40,7 @@ pub(in super::super) async fn hand_over_all(
     within: Duration,
 ) {
     let clock = &*sessions.local.clock;
-    let find = || std::future::ready(sessions.table.kept(sessions.time.now()));
+    let find = || std::future::ready(sessions.table.kept());
     let give = |session| hand_over(sessions, session, to);
     let Given { found, given } = give_all(clock, within, find, give).await;
     if found > 0 {

@@ -24,6 +24,6 @@ pub(super) use hand_over::{give, hand_over_all};
 pub(super) use keeper::{ClosedByClient, close, expired};
 pub(super) use open::open;
 pub(super) use own_rows::OwnRows;
-pub(super) use registry::{AttachedKeys, OpenCall, Room, Sessions};
+pub(super) use registry::{AttachedKeys, Room, Sessions};
 pub(super) use table::{Attached, NoRoom};
 pub(super) use take_over::{adopt_row, take_over};

@@ -68,16 +68,6 @@ impl Sessions {
         self.table.detach(session, id, seq);
     }
 
-    /// A call that keeps a session alive for as long as the guard lives, wherever the session is kept.
-    pub fn open_call(self: &Arc<Self>, session: SessionId) -> OpenCall {
-        self.table
-            .open_call(session, self.time.now(), self.local.clock.boot());
-        OpenCall {
-            sessions: Arc::clone(self),
-            session,
-        }
-    }
-
     /// Room for one more entry of a session, until the guard is dropped.
     pub fn room(self: &Arc<Self>, session: SessionId) -> Result<Room, NoRoom> {
         self.table.begin_create(session, self.local.clock.boot())?;
@@ -85,19 +75,6 @@ impl Sessions {
             sessions: Arc::clone(self),
             session,
         })
-    }
-}
-
-/// A call that keeps a session alive.
-pub(in crate::engine) struct OpenCall {
-    sessions: Arc<Sessions>,
-    session: SessionId,
-}
-
-impl Drop for OpenCall {
-    fn drop(&mut self) {
-        let now = self.sessions.time.now();
-        self.sessions.table.close_call(self.session, now);
     }
 }
 

@@ -42,9 +42,21 @@ impl Sessions {
         Err(EngineError::changing_keeper())
     }
 
-    /// As [`Sessions::renew`], where what its keeper said lately is enough (H10). One that says nothing now holds
-    /// nobody up: what it said stands.
+    /// What is left of a session, as far as it is known here: its TTL, and how long it is safe.
+    pub fn left(&self, session: SessionId) -> Option<(Duration, Duration)> {
+        let kept = self.table.left(session, self.time.now());
+        kept.or_else(|| {
+            let said = self.table.said(session, self.local.clock.boot())?;
+            Some((said.renewed.ttl, said.renewed.valid_for))
+        })
+    }
+
+    /// How long a call may be told that its session is valid, which it renewed when it was made. What a keeper elsewhere said
+    /// lately is enough (H10). One that says nothing now holds nobody up: what it said stands.
     pub async fn validity(self: &Arc<Self>, session: SessionId) -> Result<Renewed, EngineError> {
+        if let Some(kept) = self.table.promised(session) {
+            return Ok(kept);
+        }
         let said = || self.table.said(session, self.local.clock.boot());
         match said() {
             Some(said) if said.is_fresh => return Ok(said.renewed),

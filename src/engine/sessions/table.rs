@@ -127,8 +127,6 @@ struct Known {
     entries: BTreeSet<(Arc<KeyId>, Seq)>,
     /// Entries that are being made.
     creating: usize,
-    /// Calls open here that keep it alive, wherever it is kept.
-    open_calls: u32,
     wanted_until: Duration,
     /// Whose share it is of, while it is kept here.
     share_of: Arc<str>,
@@ -151,7 +149,6 @@ impl Known {
             epoch: 0,
             entries: BTreeSet::new(),
             creating: 0,
-            open_calls: 0,
             wanted_until: now.saturating_add(REMEMBERED_FOR),
             share_of: Arc::from(""),
             is_inherited: false,
@@ -176,7 +173,7 @@ impl Known {
     }
 
     fn is_unused(&self) -> bool {
-        self.entries.is_empty() && self.creating == 0 && self.open_calls == 0
+        self.entries.is_empty() && self.creating == 0
     }
 
     /// It has ended, and nothing uses it.
@@ -345,33 +342,6 @@ impl SessionTable {
         if let Some(known) = inner.sessions.get_mut(&session) {
             known.creating = known.creating.saturating_sub(1);
         }
-        inner.note_if_done(session);
-    }
-
-    /// A call that keeps a session alive opens.
-    pub fn open_call(&self, session: SessionId, now: Observed, boot: Duration) {
-        let mut inner = self.inner();
-        let known = inner
-            .sessions
-            .entry(session)
-            .or_insert_with(|| Known::elsewhere(boot));
-        known.open_calls = known.open_calls.saturating_add(1);
-        if let SessionRole::Kept { lease, .. } = &mut known.role {
-            lease.open_call(now);
-        }
-    }
-
-    /// It closes.
-    pub fn close_call(&self, session: SessionId, now: Observed) {
-        let mut inner = self.inner();
-        if let Some(known) = inner.sessions.get_mut(&session) {
-            known.open_calls = known.open_calls.saturating_sub(1);
-            if let SessionRole::Kept { lease, .. } = &mut known.role {
-                lease.close_call(now);
-            }
-        }
-        // Its client may be disconnected, which did not matter meanwhile.
-        inner.fire_sooner(session, now);
         inner.note_if_done(session);
     }
 

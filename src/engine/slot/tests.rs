@@ -146,8 +146,6 @@ fn one_that_anything_waits_for_is_not_packed() {
             let (listener, _) = oneshot::channel();
             let open = PendingCall {
                 listener: Listener::Answer(listener),
-                waits_for: None,
-                keeps: None,
                 share_of: None,
                 makes: None,
             };
@@ -204,8 +202,6 @@ fn news_of_a_grant_that_nobody_watches_any_more_are_lost() {
     let (news, heard) = watch::channel(None);
     let open = PendingCall {
         listener: Listener::Watch { begun: None, news },
-        waits_for: None,
-        keeps: None,
         share_of: None,
         makes: None,
     };

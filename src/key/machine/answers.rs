@@ -25,7 +25,6 @@ impl Machine {
             return;
         };
         let ask = serving.asks.remove(at);
-        serving.close_call(cx, ask.seq);
         serving.wait_for_claim_anew(cx, ask.seq);
         if is_given_away {
             return fail(call, super::KeyError::ChangingHome, out);
@@ -40,7 +39,7 @@ impl Machine {
             grant: None,
         };
         let position = serving.state.position(ask.seq).unwrap_or(0);
-        match serving.renew(cx, ask.seq, out) {
+        match serving.lease(cx, ask.seq) {
             Ok(lease) => out.push(Effect::Answer {
                 call,
                 answer: Ok(Answer::Waiting {
@@ -76,13 +75,8 @@ impl Machine {
                 serving.abandon(cx, seq, out);
             }
         }
-        let asked = serving.asks.extract_if(.., |ask| ask.call == call);
-        let mut gone: Vec<Seq> = asked.map(|ask| ask.seq).collect();
-        let watched = serving.watchers.extract_if(.., |w| w.call == call);
-        gone.extend(watched.map(|watcher| watcher.seq));
-        for seq in gone {
-            serving.close_call(cx, seq);
-        }
+        serving.asks.retain(|ask| ask.call != call);
+        serving.watchers.retain(|watcher| watcher.call != call);
         if let Some(holder) = &mut serving.holder {
             let of = |critical: &Critical| critical.call == call;
             let releases = holder.queued.iter().any(|c| of(c) && c.is_release());

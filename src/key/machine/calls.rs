@@ -127,7 +127,6 @@ impl Machine {
         if serving.asks.len() >= cx.limits.calls_max {
             return fail(id, exhausted_calls(cx), out);
         }
-        serving.open_call(cx, entry.seq);
         serving.asks.push(Ask {
             call: id,
             seq: entry.seq,
@@ -196,8 +195,8 @@ impl Machine {
         let Role::Serving(serving) = &mut self.role else {
             return;
         };
-        let (position, lease) = match serving.live(cx, entry, out) {
-            Ok(live) => live,
+        let position = match serving.live(cx, entry, out) {
+            Ok((position, _)) => position,
             Err(why) => return fail(id, why, out),
         };
         let same = |w: &&Watcher| w.seq == entry.seq;
@@ -207,13 +206,12 @@ impl Machine {
         if serving.watchers.len() >= cx.limits.calls_max {
             return fail(id, exhausted_calls(cx), out);
         }
-        serving.open_call(cx, entry.seq);
         serving.watchers.push(Watcher {
             call: id,
             seq: entry.seq,
             position: Some(position),
         });
-        let answer = Ok(Answer::Watching { lease });
+        let answer = Ok(Answer::Watching);
         out.push(Effect::Answer { call: id, answer });
         // Until it may be answered HELD, nobody is ahead of the first one.
         out.push(Effect::Notify {

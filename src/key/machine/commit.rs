@@ -187,7 +187,6 @@ impl Machine {
             let waits_for_row = |ask: &mut Ask| !ask.waits && Some(ask.seq) == holder;
             let asks: Vec<Ask> = serving.asks.extract_if(.., waits_for_row).collect();
             for ask in asks {
-                serving.close_call(cx, ask.seq);
                 fail(ask.call, failed(), out);
             }
         }
@@ -292,7 +291,6 @@ impl Serving {
 
     /// Nobody waits for this entry any longer, nor learned of it. Unless a commit has it already, it goes.
     pub(super) fn abandon(&mut self, cx: &Context<'_>, seq: Seq, out: &mut Vec<Effect>) {
-        self.close_call(cx, seq);
         let is_awaited = self.decided.iter().any(|d| d.rests_on == RestsOn::Seq(seq));
         if is_awaited || self.row.may_list(seq) {
             return;

@@ -35,8 +35,6 @@ impl Machine {
             Outcome::Created { seq, existed } => {
                 let grant = None;
                 let entry = EntryRef { seq, tag, grant };
-                // Nobody else keeps it alive until it is told.
-                serving.open_call(cx, seq);
                 serving.decided.push(Decided {
                     call: Some(call),
                     reply: Reply::Created {
@@ -156,11 +154,6 @@ impl Machine {
         let is_any = !allowed.is_empty();
         for decided in allowed {
             let Some(call) = decided.call else {
-                if let RestsOn::Seq(seq) = decided.rests_on
-                    && let Some(serving) = self.serving_mut()
-                {
-                    serving.close_call(cx, seq);
-                }
                 continue;
             };
             let answer = match decided.reply {
@@ -169,9 +162,6 @@ impl Machine {
                     read_value,
                     existed,
                 } => {
-                    if let Some(serving) = self.serving_mut() {
-                        serving.close_call(cx, entry.seq);
-                    }
                     self.acquire(cx, call, entry, (false, read_value), existed, out);
                     continue;
                 }

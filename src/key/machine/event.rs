@@ -308,10 +308,7 @@ pub enum Answer {
         already: bool,
     },
     /// News follow, as [`Effect::Notify`].
-    Watching {
-        /// As of Held.
-        lease: LeaseStatus,
-    },
+    Watching,
     /// The lease of the entry was renewed.
     Renewed {
         /// As of Held.

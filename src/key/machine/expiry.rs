@@ -2,6 +2,7 @@
 //! claim its lock, and those whose session ended (I5, I8).
 
 use super::context::Context;
+use super::decided::RestsOn;
 use super::event::{Effect, EntryRef};
 use super::holder::{Claim, Phase};
 use super::serving::Serving;
@@ -26,6 +27,7 @@ impl Machine {
         let Some(serving) = self.serving_mut() else {
             return;
         };
+        serving.renew_created(cx);
         let mut ends: Vec<(Seq, EndReason, Option<Fence>)> = Vec::new();
         for seq in serving.leases.expire(cx.now) {
             ends.push((seq, EndReason::Expired, None));
@@ -97,6 +99,17 @@ impl Machine {
 }
 
 impl Serving {
+    /// The TTL of a new entry counts from the answer that tells of it, however long the row takes.
+    fn renew_created(&mut self, cx: &Context<'_>) {
+        for decided in &self.decided {
+            if let (RestsOn::Seq(seq), true) = (decided.rests_on, decided.call.is_some())
+                && let Some(lease) = self.leases.get_mut(seq)
+            {
+                lease.renew(cx.now);
+            }
+        }
+    }
+
     /// Of those that came with the key, and that no call named since: who would be unclaimed as well by now. With write-back
     /// they may have been given back at the home before, so they end together, and do not stand in the way one after the
     /// other (H3).

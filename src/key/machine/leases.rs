@@ -19,7 +19,7 @@ impl Leases {
     pub fn add(&mut self, seq: Seq, ttl: Duration, left: Duration, now: Observed) {
         if let Err(at) = self.leases.binary_search_by_key(&seq, |(seq, _)| *seq) {
             let lease = Lease::with_left(ttl, left, now);
-            self.set_alarm(lease.expires(now), seq);
+            self.set_alarm(lease.expires(), seq);
             self.leases.insert(at, (seq, lease));
         }
     }
@@ -63,7 +63,7 @@ impl Leases {
             if lease.expire(now) {
                 expired.push(seq);
             } else {
-                let again = lease.expires(now);
+                let again = lease.expires();
                 self.set_alarm(again, seq);
             }
         }

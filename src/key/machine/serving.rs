@@ -491,6 +491,19 @@ impl Serving {
         seq: Seq,
         out: &mut Vec<Effect>,
     ) -> Result<LeaseStatus, KeyError> {
+        if let Some(lease) = self.leases.get_mut(seq) {
+            lease.renew(cx.now);
+        } else if let Some(entry) = self.state.entry(seq)
+            && let Liveness::Session(session) = entry.liveness
+        {
+            out.push(Effect::RenewSession(session));
+        }
+        self.lease(cx, seq)
+    }
+
+    /// What a live entry lives by, as a call is told that renewed it when it was made: the client counts from when it sent
+    /// the call, so the answer renews nothing.
+    pub fn lease(&self, cx: &Context<'_>, seq: Seq) -> Result<LeaseStatus, KeyError> {
         let expired = || KeyError::Ended(EndedAs::Lost(EndReason::Expired));
         let durable = self.row.is_durable(seq);
         // A waiter becomes a holder by memory alone before anybody asks again.
@@ -503,30 +516,13 @@ impl Serving {
         };
         match self.state.entry(seq).map(|entry| entry.liveness) {
             None => Err(KeyError::NeverIssued),
-            Some(Liveness::Session(session)) => {
-                out.push(Effect::RenewSession(session));
-                Ok(status(LeaseSource::Session(session)))
-            }
+            Some(Liveness::Session(session)) => Ok(status(LeaseSource::Session(session))),
             Some(Liveness::Own { .. }) => {
-                let lease = self.leases.get_mut(seq).ok_or_else(expired)?;
-                let valid_for = lease.renew(cx.now).ok_or_else(expired)?;
-                let ttl = lease.ttl();
+                let lease = self.leases.get(seq).filter(|lease| !lease.has_ended());
+                let lease = lease.ok_or_else(expired)?;
+                let (ttl, valid_for) = (lease.ttl(), lease.safe_for_most());
                 Ok(status(LeaseSource::Own { ttl, valid_for }))
             }
-        }
-    }
-
-    /// A call keeps an entry alive from here on.
-    pub fn open_call(&mut self, cx: &Context<'_>, seq: Seq) {
-        if let Some(lease) = self.leases.get_mut(seq) {
-            lease.open_call(cx.now);
-        }
-    }
-
-    /// No longer.
-    pub fn close_call(&mut self, cx: &Context<'_>, seq: Seq) {
-        if let Some(lease) = self.leases.get_mut(seq) {
-            lease.close_call(cx.now);
         }
     }
 

@@ -144,8 +144,7 @@ impl Machine {
             // It holds the key, and goes on in a moment.
             return serving.asks.push(ask);
         }
-        serving.close_call(cx, ask.seq);
-        let lease = match serving.renew(cx, ask.seq, out) {
+        let lease = match serving.lease(cx, ask.seq) {
             Ok(lease) => lease,
             Err(why) => return fail(ask.call, why, out),
         };
@@ -192,7 +191,6 @@ impl Machine {
         out: &mut Vec<Effect>,
     ) {
         if let Some(serving) = self.serving_mut() {
-            serving.close_call(cx, ask.seq);
             serving.wait_for_claim_anew(cx, ask.seq);
         }
         fail(ask.call, why, out);

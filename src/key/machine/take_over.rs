@@ -285,11 +285,6 @@ impl Machine {
         };
         let created = sent.created.into_iter();
         let waiting: Vec<Decided> = created.filter_map(Created::awaited).collect();
-        for decided in &waiting {
-            if let RestsOn::Seq(seq) = decided.rests_on {
-                serving.open_call(cx, seq);
-            }
-        }
         // Those of the calls that came later are decided already.
         serving.decided.splice(0..0, waiting);
     }

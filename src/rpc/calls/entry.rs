@@ -102,7 +102,8 @@ impl AcquireLock {
         self.ask.lock_ref.clone()
     }
 
-    fn left(&self) -> Duration {
+    /// What is left of the wait.
+    pub fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
     }
 }

@@ -249,7 +249,7 @@ impl World {
                 }
                 client.next_section(setup);
             }
-            Answer::Watching { .. }
+            Answer::Watching
             | Answer::Renewed { .. }
             | Answer::Forced { .. }
             | Answer::Home(_)

@@ -21,8 +21,6 @@ pub struct Due {
     pub session: SessionId,
     /// Its row is to be read, for it may have ended, or its keeper is down.
     pub read: bool,
-    /// A call that is open here keeps it alive: that is to be passed on.
-    pub renew: bool,
     /// It has ended, and what lives by it is to be told so.
     pub ended: bool,
 }
@@ -170,29 +168,24 @@ impl SessionTable {
             let SessionRole::Elsewhere {
                 keeper,
                 read_at,
-                renewed_at,
                 ended,
                 ..
             } = &known.role
             else {
                 return None;
             };
-            let is_used = !known.entries.is_empty() || known.open_calls > 0;
             let ttl = keeper.map_or(READ_AGAIN_MIN, |keeper| keeper.ttl);
             let read_again = ttl.clamp(READ_AGAIN_MIN, READ_AGAIN_MAX);
             let is_down = keeper.is_some_and(|keeper| down.contains(&keeper.replica));
-            let due = |at: &Option<Duration>, pause: Duration| {
-                at.is_none_or(|at| boot.saturating_sub(at) >= pause)
-            };
+            let is_used = !known.entries.is_empty();
+            let is_read_due = read_at.is_none_or(|at| boot.saturating_sub(at) >= read_again);
             Some(Due {
                 session: *session,
-                read: !ended && (is_down || (is_used && due(read_at, read_again))),
-                renew: known.open_calls > 0 && !ended && due(renewed_at, ttl / 3),
+                read: !ended && (is_down || (is_used && is_read_due)),
                 ended: *ended && !known.entries.is_empty(),
             })
         });
-        due.filter(|due| due.read || due.renew || due.ended)
-            .collect()
+        due.filter(|due| due.read || due.ended).collect()
     }
 }
 

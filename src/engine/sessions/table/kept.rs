@@ -36,9 +36,8 @@ impl SessionTable {
                 return true;
             }
         }
-        let lease = Lease::with_open_calls(row.ttl(), now, known.open_calls)
-            .with_disconnect_grace(row.disconnect_grace());
-        let alarm = lease.expires(now);
+        let lease = Lease::new(row.ttl(), now).with_disconnect_grace(row.disconnect_grace());
+        let alarm = lease.expires();
         alarms.insert((alarm, id), ());
         *kept += 1;
         known.epoch = row.epoch;
@@ -84,6 +83,20 @@ impl SessionTable {
         }
     }
 
+    /// What a call is told of a session that is kept here and has not ended, which it renewed when it was made: its client
+    /// counts from when it sent the call.
+    pub fn promised(&self, session: SessionId) -> Option<Renewed> {
+        match &self.inner().sessions.get(&session)?.role {
+            SessionRole::Kept { lease, .. } if !lease.has_ended() => Some(Renewed {
+                ttl: lease.ttl(),
+                disconnect_grace: lease.disconnect_grace(),
+                valid_for: lease.safe_for_most(),
+                durable: false,
+            }),
+            SessionRole::Kept { .. } | SessionRole::Elsewhere { .. } => None,
+        }
+    }
+
     /// A stream ended that the client of a session sent renewals on.
     pub fn disconnected(&self, session: SessionId, now: Observed) {
         let mut inner = self.inner();
@@ -92,7 +105,7 @@ impl SessionTable {
         {
             lease.disconnect(now);
         }
-        inner.fire_sooner(session, now);
+        inner.fire_sooner(session);
     }
 
     /// The leases whose time has come, `most` at most, each with whether that ended it: one that was ended before may still
@@ -115,7 +128,7 @@ impl SessionTable {
             if lease.expire(now) {
                 expired.push((session, was_open));
             } else {
-                let again = lease.expires(now);
+                let again = lease.expires();
                 *alarm = again;
                 inner.alarms.insert((again, session), ());
             }
@@ -188,13 +201,13 @@ impl SessionTable {
     }
 
     /// The sessions that are kept here and have not ended, those that were heard of last first.
-    pub fn kept(&self, now: Observed) -> Vec<SessionId> {
+    pub fn kept(&self) -> Vec<SessionId> {
         let inner = self.inner();
         let kept = inner.sessions.iter().filter_map(|(id, known)| {
             let SessionRole::Kept { lease, .. } = &known.role else {
                 return None;
             };
-            (!lease.has_ended()).then(|| (lease.heard(now), *id))
+            (!lease.has_ended()).then(|| (lease.heard(), *id))
         });
         let mut kept: Vec<_> = kept.collect();
         kept.sort_by(|(one, _), (other, _)| other.cmp(one));
@@ -266,14 +279,14 @@ impl SessionTable {
 
 impl KnownSessions {
     /// Moves the alarm of a session that may end sooner than that fires. (Later is no matter: it is set again.)
-    pub(super) fn fire_sooner(&mut self, session: SessionId, now: Observed) {
+    pub(super) fn fire_sooner(&mut self, session: SessionId) {
         let Some(known) = self.sessions.get_mut(&session) else {
             return;
         };
         let SessionRole::Kept { lease, alarm, .. } = &mut known.role else {
             return;
         };
-        let expires = lease.expires(now);
+        let expires = lease.expires();
         if lease.has_ended() || expires >= *alarm {
             return;
         }

@@ -212,15 +212,13 @@ fn what_is_open_already_counts_for_whom_it_is_and_is_not_refused_for_its_share()
 }
 
 #[test]
-fn a_disconnected_client_leaves_its_grace_and_an_open_call_keeps_it() {
+fn a_disconnected_client_leaves_its_grace() {
     let table = table();
     keep(&table, row(1, 1), at(0));
     table.renew(session(), at(1), true).unwrap();
-    table.open_call(session(), at(1), s(1));
     table.disconnected(session(), at(2));
-    assert_eq!(table.expire(at(5), 9), []);
-    table.close_call(session(), at(5));
-    assert_eq!(table.expire(at(5).plus(GRACE), 9), [(session(), true)]);
+    assert_eq!(table.expire(at(2), 9), []);
+    assert_eq!(table.expire(at(2).plus(GRACE), 9), [(session(), true)]);
 }
 
 #[test]
@@ -271,7 +269,7 @@ fn what_a_keeper_said_is_enough_while_two_thirds_of_it_are_left() {
 #[test]
 fn a_renewal_is_passed_on_every_third_of_the_ttl_and_read_again_where_it_is_used() {
     let table = table();
-    table.open_call(session(), at(0), s(0));
+    table.attach(session(), &key(), Seq(1), s(0));
     table.read(&row(2, 1), s(0));
     assert!(table.is_due(session(), s(0)));
     assert!(!table.is_due(session(), s(3)));
@@ -280,23 +278,18 @@ fn a_renewal_is_passed_on_every_third_of_the_ttl_and_read_again_where_it_is_used
     let due = |boot| table.due(boot, &down(9)).pop().unwrap();
     assert!(table.due(s(5), &down(9)).is_empty());
     assert!(table.due(s(5), &down(2)).pop().unwrap().read);
-    assert!(due(s(8)).renew && !due(s(8)).read);
     assert!(due(s(10)).read);
     table.ended_elsewhere(session(), s(10));
-    table.attach(session(), &key(), Seq(1), s(10));
-    assert!(due(s(10)).ended && !due(s(10)).renew);
+    assert!(due(s(10)).ended);
 }
 
 #[test]
-fn a_session_that_is_taken_over_keeps_what_lives_by_it_and_its_open_calls() {
+fn a_session_that_is_taken_over_keeps_what_lives_by_it() {
     let table = table();
     table.attach(session(), &key(), Seq(1), s(0));
-    table.open_call(session(), at(0), s(0));
     table.read(&row(2, 1), s(0));
     assert!(keep(&table, row(1, 2), at(5)));
     assert_eq!(table.keys_of(session()), [key()]);
-    assert_eq!(table.expire(at(99), 9), []);
-    table.close_call(session(), at(99));
     // And it may go elsewhere again.
     table.moved(&row(3, 3), s(100));
     assert_eq!((table.count(), table.entries_of(session())), (0, 1));
@@ -336,26 +329,18 @@ fn only_the_row_of_a_session_from_before_waits_for_what_was_not_taken_over() {
 }
 
 #[test]
-fn a_session_that_a_call_used_to_its_end_is_forgotten_after_the_call() {
-    for is_create in [true, false] {
-        let table = table();
-        keep(&table, row(1, 1), at(0));
-        match is_create {
-            true => table.begin_create(session(), s(0)).unwrap(),
-            false => table.open_call(session(), at(0), s(0)),
-        }
-        table.end(session());
-        table.note_closed(session());
-        assert_eq!(table.remove_if_done(session()), RowOfDone::Stays);
-        assert_eq!(table.take_done(), BTreeSet::new());
-        match is_create {
-            true => table.end_create(session()),
-            false => table.close_call(session(), at(0)),
-        }
-        assert_eq!(table.take_done(), BTreeSet::from([session()]));
-        assert_eq!(table.remove_if_done(session()), RowOfDone::Goes);
-        assert_eq!(table.count(), 0);
-    }
+fn a_session_that_a_create_used_to_its_end_is_forgotten_after_it() {
+    let table = table();
+    keep(&table, row(1, 1), at(0));
+    table.begin_create(session(), s(0)).unwrap();
+    table.end(session());
+    table.note_closed(session());
+    assert_eq!(table.remove_if_done(session()), RowOfDone::Stays);
+    assert_eq!(table.take_done(), BTreeSet::new());
+    table.end_create(session());
+    assert_eq!(table.take_done(), BTreeSet::from([session()]));
+    assert_eq!(table.remove_if_done(session()), RowOfDone::Goes);
+    assert_eq!(table.count(), 0);
 }
 
 #[test]
@@ -391,12 +376,9 @@ fn those_that_were_heard_of_last_come_first_where_all_are_given_away() {
         ..row(1, 1)
     };
     assert!(keep(&table, row_of_other, at(1)));
-    assert_eq!(table.kept(at(1)), [other, session()]);
+    assert_eq!(table.kept(), [other, session()]);
     table.renew(session(), at(2), false).unwrap();
-    assert_eq!(table.kept(at(2)), [session(), other]);
-    // Who waits for the answer of a call is there.
-    table.open_call(other, at(1), s(1));
-    assert_eq!(table.kept(at(3)), [other, session()]);
+    assert_eq!(table.kept(), [session(), other]);
     assert!(table.end(other));
-    assert_eq!(table.kept(at(3)), [session()]);
+    assert_eq!(table.kept(), [session()]);
 }
