@@ -256,19 +256,21 @@ impl KeyShell {
     /// was read; until then the wait lasts longer than under the shortest TTL.
     async fn wait_ended(&self, cell: &KeyCell, entry: EntryRef, wait: Duration) {
         let most = |ttl: Duration| wait.min(ttl * 2 / 3);
-        let step = most(self.ttl_min);
-        let mut slept = Duration::ZERO;
-        while slept < wait {
-            self.local.clock.sleep(step).await;
-            slept += step;
+        let clock = &self.local.clock;
+        let began = clock.boot();
+        loop {
+            clock.sleep(most(self.ttl_min)).await;
+            let waited = clock.boot().saturating_sub(began);
+            if waited >= wait {
+                return;
+            }
             let ttl = match cell.slot().liveness_of(entry.seq) {
                 Some(Liveness::Own { ttl_ms }) => Some(Duration::from_millis(ttl_ms.into())),
                 Some(Liveness::Session(session)) => self.sessions.table.ttl_of(session),
                 None => None,
             };
             if let Some(ttl) = ttl {
-                let rest = most(ttl).saturating_sub(slept);
-                return self.local.clock.sleep(rest).await;
+                return clock.sleep(most(ttl).saturating_sub(waited)).await;
             }
         }
     }

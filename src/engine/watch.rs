@@ -116,11 +116,13 @@ impl Watch {
         self.durable = slot.machine.is_durable(holder.seq);
         let until = (!self.durable).then(|| shell.local.sure_until());
         let left = match holder.liveness {
-            Liveness::Own { .. } => slot.machine.lease_left(holder.seq, shell.time.now()),
-            Liveness::Session(session) => self.sessions.left(session),
+            Liveness::Own { .. } => {
+                let lease = slot.machine.lease_left(holder.seq, shell.time.now());
+                lease.map(|(_, left)| left)
+            }
+            Liveness::Session(session) => self.sessions.safe_for(session),
         };
-        let left = left.map_or(Duration::ZERO, |(_, left)| left);
-        self.valid_for = shell.local.promise(left, until);
+        self.valid_for = shell.local.promise(left.unwrap_or_default(), until);
         tracing::trace!(key = %self.id, seq = %self.entry.seq, "a watched entry holds its key");
         true
     }

@@ -26,7 +26,11 @@ async fn a_holder_that_came_but_cannot_be_granted_the_lock_yet_is_not_evicted_as
         async move { engine.acquire(&second, Duration::ZERO, false).await }
     });
     until("the sync reads", || async { world.store.log().reads > 1 }).await;
-    clock.advance(3 * TTL).await;
+    for _ in 0..4 {
+        clock.advance(TTL / 2 + STEP).await;
+        let lease = LeaseId::LockRef(second.clone());
+        world.engine.renew(&lease).await.unwrap();
+    }
     world.store.hold_reads(false);
     let held = soon(acquire).await.unwrap().unwrap().lock_ref;
     assert_eq!(world.get(&held).await, Ok(Some("v".to_owned())));
@@ -149,44 +153,29 @@ async fn two_hundred_waiters_get_their_turn_in_order() {
 }
 
 #[tokio::test]
-async fn a_waiter_lives_while_its_call_is_open_and_expires_a_ttl_after_it_closed() {
+async fn a_wait_is_answered_after_two_thirds_of_the_ttl_and_renews_only_when_it_is_asked_for() {
+    const TTL: Duration = Duration::from_secs(10);
     let clock = ManualClock::new();
     let world = World::at(Arc::clone(&clock) as _).await;
     let session = world.open_session(3_600_000).await;
     let holder = world.create_in(session, "k").await;
-    let waiter = world
-        .engine
-        .create(call("k", 10_000))
-        .await
-        .unwrap()
-        .lock_ref;
-    let abandoned = world
-        .engine
-        .create(call("k", 10_000))
-        .await
-        .unwrap()
-        .lock_ref;
-    let waiting = wait_for(&world, &waiter, Duration::from_secs(1_000));
-    clock.advance(Duration::from_secs(10) + STEP).await;
-    let expired = EngineError::Ended(EndedAs::Lost(EndReason::Expired));
-    let late = world
-        .engine
-        .acquire(&abandoned, Duration::ZERO, false)
-        .await;
-    assert_eq!(late.unwrap_err(), expired);
-    clock.advance(Duration::from_secs(50)).await;
+    let waiter = world.engine.create(call("k", 10_000)).await.unwrap();
+    let waiter = waiter.lock_ref;
+    let long = Duration::from_secs(1_000);
+    let waiting = wait_for(&world, &waiter, long);
+    clock.advance(TTL * 2 / 3 - STEP).await;
     assert!(!waiting.is_finished());
-    waiting.abort();
-    assert!(waiting.await.unwrap_err().is_cancelled());
-    clock.advance(Duration::from_secs(10) - STEP).await;
-    let alive = world
-        .engine
-        .acquire(&waiter, Duration::ZERO, false)
-        .await
-        .unwrap();
-    assert_eq!(alive.status, LockStatus::Waiting { position: 1 });
-    clock.advance(Duration::from_secs(10) + STEP).await;
+    clock.advance(2 * STEP).await;
+    let answered = soon(waiting).await.unwrap().unwrap();
+    assert_eq!(answered.status, LockStatus::Waiting { position: 1 });
+    // Its client asks again, and freezes; its connection stays open.
+    let waiting = wait_for(&world, &waiter, long);
+    clock.advance(TTL * 2 / 3 + STEP).await;
+    let answered = soon(waiting).await.unwrap().unwrap();
+    assert_eq!(answered.status, LockStatus::Waiting { position: 1 });
+    clock.advance(TTL / 3).await;
     let late = world.engine.acquire(&waiter, Duration::ZERO, false).await;
+    let expired = EngineError::Ended(EndedAs::Lost(EndReason::Expired));
     assert_eq!(late.unwrap_err(), expired);
     world.put(&holder, "still here").await.unwrap();
 }

@@ -238,7 +238,7 @@ async fn a_watch_tells_position_held_and_lost() {
 }
 
 #[tokio::test]
-async fn an_open_watch_is_a_renewal_until_it_is_dropped() {
+async fn an_open_watch_renews_nothing_and_tells_of_the_end() {
     let world = World::with(quick()).await;
     let mut client = world.client().await;
     let ask = CreateLockRefRequest {
@@ -255,14 +255,16 @@ async fn an_open_watch_is_a_renewal_until_it_is_dropped() {
         watch.next().await.unwrap().unwrap().state(),
         LockState::Held
     );
-    sleep(Duration::from_millis(900)).await;
+    // Its client may be frozen behind a proxy that answers for it.
+    let lost = watch.next().await.unwrap().unwrap();
+    assert_eq!(
+        (lost.state(), lost.reason()),
+        (LockState::Lost, EndReason::Expired)
+    );
     let get = CriticalGetRequest {
         lock_ref: held.lock_ref,
         call_no: 0,
     };
-    client.critical_get(get.clone()).await.unwrap();
-    drop(watch);
-    sleep(Duration::from_millis(900)).await;
     let status = client.critical_get(get).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
 }

@@ -42,13 +42,13 @@ impl Sessions {
         Err(EngineError::changing_keeper())
     }
 
-    /// What is left of a session, as far as it is known here: its TTL, and how long it is safe.
-    pub fn left(&self, session: SessionId) -> Option<(Duration, Duration)> {
-        let kept = self.table.left(session, self.time.now());
-        kept.or_else(|| {
-            let said = self.table.said(session, self.local.clock.boot())?;
-            Some((said.renewed.ttl, said.renewed.valid_for))
-        })
+    /// How long a session is safe from now on, as far as it is known here.
+    pub fn safe_for(&self, session: SessionId) -> Option<Duration> {
+        if let Some((_, left)) = self.table.left(session, self.time.now()) {
+            return Some(left.min(self.table.promised(session)?.valid_for));
+        }
+        let said = self.table.said(session, self.local.clock.boot())?;
+        Some(said.renewed.valid_for)
     }
 
     /// How long a call may be told that its session is valid, which it renewed when it was made. What a keeper elsewhere said

@@ -23,20 +23,29 @@ fn an_entry_that_is_not_renewed_for_its_ttl_ends() {
 }
 
 #[test]
-fn whoever_waits_is_alive() {
+fn a_waiter_that_only_waits_expires_a_ttl_after_it_asked() {
     let mut world = World::serving(&[new_entry(1), new_entry(2)]);
-    let (wait, _) = world.call(acquire(2));
-    for _ in 0..5 {
-        world.pass(second(9));
-        world.calls(Call::Renew { entry: entry(1) });
-        assert_eq!(world.on(Event::Due), []);
-    }
-    world.on(Event::CallGone(wait));
+    world.pass(second(5));
+    world.call(acquire(2));
     world.pass(second(9));
     world.calls(Call::Renew { entry: entry(1) });
     assert_eq!(world.on(Event::Due), []);
     world.pass(second(1));
     assert_eq!(swap(&world.on(Event::Due)).1.entries.len(), 1);
+}
+
+#[test]
+fn an_entry_whose_creation_waits_for_the_row_does_not_expire() {
+    let mut world = World::serving(&[new_entry(1)]);
+    let (created, _) = world.call(create(new_entry(2)));
+    for _ in 0..3 {
+        world.pass(second(9));
+        world.calls(Call::Renew { entry: entry(1) });
+        assert_eq!(world.on(Event::Due), []);
+    }
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let told = |effect: &Effect| matches!(effect, Effect::Answer { call, answer: Ok(_) } if *call == created);
+    assert!(effects.iter().any(told), "{effects:?}");
 }
 
 #[test]
