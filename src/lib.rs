@@ -6,15 +6,14 @@
 //! |---|---|---|
 //! | [`lock`] | what a lock is made of: keys, lockRefs, fences, how entries live and end | nothing of ours |
 //! | [`session`] | leases: when one has ended, and what time counts | nothing of ours |
-//! | [`key`] | one key at its home: the rules, and the machine that takes events and gives effects | `lock`, `session`, `shares` |
+//! | [`key`] | one key at its home: the rules, and the machine that takes events and gives effects | `lock`, `session` |
 //! | [`membership`] | the replicas: who is there, whether this one may answer, who is down | `lock`, `store` (the traits) |
 //! | [`store`] | the traits of what is durable, and the stores | `key` (the state), `lock` |
-//! | [`engine`] | runs the machines of keys; sessions, timers, start and stop of this replica | `key`, `membership`, `session`, `lock`, `shares`, `store` (the traits) |
+//! | [`engine`] | runs the machines of keys; sessions, timers, start and stop of this replica | `key`, `membership`, `session`, `lock`, `store` (the traits) |
 //! | [`access`] | who calls, and what that one may do | `lock` |
-//! | [`rpc`] | gRPC: parse, take a call to the home of its key, map errors | `engine`, `lock`, `access`, `shares` |
+//! | [`rpc`] | gRPC: parse, take a call to the home of its key, map errors | `engine`, `lock`, `access` |
 //! | [`server`] | connections, health, reflection, the orderly end | `rpc`, `engine` |
 //! | [`clock`], [`log_throttle`] | time and ids as traits; faults that go on, logged now and then | nothing of ours |
-//! | [`shares`] | whether one who has much may have more | nothing of ours |
 //! | [`limits`], [`config`], [`telemetry`] | every limit; all settings; logging | |
 //! | [`cli`] | the commands; puts the parts together | all of them |
 //! | `fuzz` | what the parsers promise; while testing or fuzzing only | all of them |
@@ -41,7 +40,6 @@ pub mod rpc;
 pub mod server;
 #[deny(clippy::disallowed_methods)]
 pub mod session;
-pub mod shares;
 pub mod store;
 pub mod telemetry;
 

@@ -9,8 +9,8 @@ pub use crate::key::machine::{Mutation, Value};
 use crate::lock::{
     EndedAs, Fence, Key, KeyId, LockRef, Mode, ReplicaId, SessionId, TableName, Tag,
 };
-use crate::shares::{self, NoShare};
 use crate::store::{SessionRow, StoreError};
+use fermata_guard::shares::{self, NoShare};
 
 /// What the engine has at the moment, and what it counted since the process started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

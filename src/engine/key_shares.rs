@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::shares::{self, NoShare};
+use fermata_guard::shares::{self, NoShare};
 
 /// One who has keys, for as long as it has any.
 pub(super) type Owner = NonZeroU32;

@@ -11,7 +11,7 @@ use super::counters::Counters;
 use super::key_shares::KeyShares;
 use super::slot::{KeyCell, Slot};
 use crate::lock::KeyId;
-use crate::shares::NoShare;
+use fermata_guard::shares::NoShare;
 
 const SHARDS_MIN: usize = 64;
 const SHARDS_MAX: usize = 1 << 16;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::key::KeyState;
 use crate::lock::{Seq, Tag};
-use crate::shares;
+use fermata_guard::shares;
 
 /// Of so many creates whose callers did not wait for the answer it is noted what they may make, besides those that made an
 /// entry which lives.

@@ -22,7 +22,7 @@ use crate::key::machine::{
 };
 use crate::lock::{KeyId, Seq, SessionId};
 use crate::session::Observed;
-use crate::shares;
+use fermata_guard::shares;
 
 /// The machines of the keys of a replica, and what runs them.
 pub(super) struct KeyShell {

@@ -7,7 +7,7 @@ use super::state::{Entry, Home, KeyState};
 use crate::lock::{
     CoreLimits, EndReason, EndedEntry, Fence, Lookup, ReplicaId, Seq, Tag, next_fence,
 };
-use crate::shares::{self, NoShare};
+use fermata_guard::shares::{self, NoShare};
 
 /// What commands make of a state.
 #[derive(Clone, PartialEq, Eq, Debug)]

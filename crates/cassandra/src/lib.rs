@@ -5,7 +5,6 @@
 //! baseline. No CQL of theirs lives here.
 
 mod driver;
-mod fastest;
 mod fault;
 mod options;
 mod value;

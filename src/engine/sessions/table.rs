@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use crate::engine::api::{EngineError, Renewed};
 use crate::lock::{KeyId, ReplicaId, Seq, SessionId};
 use crate::session::{Lease, Observed};
-use crate::shares::{self, NoShare};
+use fermata_guard::shares::{self, NoShare};
 
 /// How long a session of which nothing is known, and that nothing lives by, is remembered to have been asked for.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);

@@ -9,8 +9,8 @@ use super::registry::Sessions;
 use crate::engine::api::EngineError;
 use crate::engine::peers::Presence;
 use crate::lock::{ReplicaId, SessionId};
-use crate::shares::NoShare;
 use crate::store::{HandOverRequest, HandOverSubject, SessionRow, SessionSwap};
+use fermata_guard::shares::NoShare;
 
 /// How long a session that was asked for through the store is waited for.
 const REQUESTED_FOR: Duration = Duration::from_secs(5);

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{Account, ShareOf};
 use crate::clock::{Clock as _, SystemClock};
 use crate::log_throttle::LogThrottle;
-use crate::shares;
+use fermata_guard::shares;
 
 /// How long a connection must have been idle before it makes room for another one …
 const IDLE_MIN: Duration = Duration::from_secs(10);

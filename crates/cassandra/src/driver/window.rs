@@ -1,32 +1,23 @@
 //! How many transactions are in flight at once. What comes in a flood waits here, in the order in which it came, and not in
-//! the nodes, where it would time out, be sent again and be in the way of heartbeats. As TCP does with a path that it does not
-//! know, the window halves when answers come late, and grows again with every few that do not.
+//! the nodes, where it would time out, be sent again and be in the way of heartbeats.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use fermata_guard::AdaptiveLimit;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use crate::fastest::Fastest;
 use crate::fault::Fault;
 
 /// What is not answered after this part of what a request may take is late (1 s as shipped), and takes no room any longer:
 /// where only some nodes hang, what is for the others does not wait behind what is for those.
 const LATE_PART: u32 = 6;
-/// Sooner, what takes so many times as long as the fastest one lately is late, since it waited in the nodes …
-const TIMES_THE_FASTEST: u32 = 4;
-/// … but not what any pause of a node makes slow.
-const LATE_AFTER_LEAST: Duration = Duration::from_millis(100);
 /// How often it is said that transactions find no room.
 const SAID_EVERY: Duration = Duration::from_secs(10);
-/// Nodes that do not keep up are never asked for less than this at once.
-const LEAST: usize = 32;
 /// More are not let go at once, whatever is asked for.
 const MOST: usize = 65_536;
-/// One more is let go after so many answers.
-const GROWS_AFTER: usize = 4;
 
 /// So large a part of the room is for those that go first.
 const FOR_FIRST_PART: usize = 8;
@@ -45,6 +36,8 @@ pub enum Order {
 #[derive(Debug)]
 pub(super) struct Window {
     inside: Mutex<Inside>,
+    /// Times are counted from here.
+    made: Instant,
     /// For how long there may be no room.
     within: Duration,
     said: Mutex<Option<Instant>>,
@@ -53,7 +46,7 @@ pub(super) struct Window {
 /// Who is in, and who waits for that.
 #[derive(Debug)]
 struct Inside {
-    size: Size,
+    limit: AdaptiveLimit,
     in_flight: usize,
     first: VecDeque<oneshot::Sender<()>>,
     later: VecDeque<oneshot::Sender<()>>,
@@ -65,9 +58,9 @@ impl Inside {
     fn has_room(&self, order: Order) -> bool {
         let kept = match order {
             Order::First => 0,
-            Order::Later => self.size.now / FOR_FIRST_PART,
+            Order::Later => self.limit.now() / FOR_FIRST_PART,
         };
-        self.in_flight < self.size.now - kept
+        self.in_flight < self.limit.now() - kept
     }
 
     /// Admits whom there is room for.
@@ -116,18 +109,22 @@ impl Drop for Waiter<'_> {
 /// One of those in flight.
 struct Pass<'a> {
     window: &'a Window,
+    begun: Duration,
+    /// How many were in flight then.
+    ahead: usize,
 }
 
 impl Window {
     pub fn new(max: usize, within: Duration) -> Window {
         Window {
             inside: Mutex::new(Inside {
-                size: Size::new(max.min(MOST), within / LATE_PART),
+                limit: AdaptiveLimit::new(max.min(MOST), within / LATE_PART),
                 in_flight: 0,
                 first: VecDeque::new(),
                 later: VecDeque::new(),
                 in_turn: 0,
             }),
+            made: Instant::now(),
             within,
             said: Mutex::default(),
         }
@@ -141,14 +138,12 @@ impl Window {
         was_slow: impl FnOnce() -> bool,
     ) -> Result<T, Fault> {
         let pass = self.enter(order).await?;
-        let begun = Instant::now();
         tokio::pin!(transaction);
         match timeout(self.within / LATE_PART, &mut transaction).await {
             Ok(outcome) => {
-                match (was_slow(), &outcome) {
-                    (true, _) => pass.late(),
-                    (false, Ok(_)) => pass.answered(begun.elapsed()),
-                    (false, Err(_)) => pass.failed(begun.elapsed()),
+                match was_slow() {
+                    true => pass.late(),
+                    false => pass.ended(outcome.is_ok()),
                 }
                 outcome
             }
@@ -164,7 +159,7 @@ impl Window {
             let mut inside = self.inside();
             if inside.has_room(order) {
                 inside.in_flight += 1;
-                return Ok(Pass { window: self });
+                return Ok(self.pass(inside.in_flight - 1));
             }
             let (admit, admitted) = oneshot::channel();
             match order {
@@ -178,7 +173,10 @@ impl Window {
             admitted,
         };
         match timeout(self.within, &mut waiter.admitted).await {
-            Ok(Ok(())) => Ok(Pass { window: self }),
+            Ok(Ok(())) => {
+                let in_flight = self.inside().in_flight;
+                Ok(self.pass(in_flight - 1))
+            }
             // Nobody gives it up but with the window.
             Ok(Err(_)) | Err(_) => {
                 self.say_full();
@@ -188,14 +186,22 @@ impl Window {
         }
     }
 
+    fn pass(&self, ahead: usize) -> Pass<'_> {
+        Pass {
+            window: self,
+            begun: self.made.elapsed(),
+            ahead,
+        }
+    }
+
     fn say_full(&self) {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         if said.is_none_or(|at| at.elapsed() >= SAID_EVERY) {
             *said = Some(Instant::now());
-            let Size { now, most, .. } = self.inside().size;
+            let inside = self.inside();
             tracing::warn!(
-                in_flight = now,
-                most,
+                in_flight = inside.limit.now(),
+                most = inside.limit.most(),
                 waited = ?self.within,
                 "Cassandra does not keep up: transactions were not begun, since too many are in flight"
             );
@@ -216,23 +222,16 @@ impl Window {
 
 impl Pass<'_> {
     fn late(self) {
-        let mut inside = self.window.inside();
-        let in_flight = inside.in_flight;
-        inside.size.late(in_flight);
+        let now = self.window.made.elapsed();
+        let limit = &mut self.window.inside().limit;
+        limit.late(self.begun, now, self.ahead);
     }
 
-    /// Without a result: late or not, it says nothing of how fast the nodes are.
-    fn failed(self, after: Duration) {
-        let is_late = after > self.window.inside().size.late_after();
-        if is_late {
-            self.late();
-        }
-    }
-
-    fn answered(self, after: Duration) {
-        let mut inside = self.window.inside();
-        let in_flight = inside.in_flight;
-        inside.size.answered(after, in_flight);
+    /// Without a result it says nothing of how fast the nodes can be.
+    fn ended(self, has_result: bool) {
+        let took = (self.begun, self.window.made.elapsed());
+        let limit = &mut self.window.inside().limit;
+        limit.ended(took, self.ahead, has_result);
     }
 }
 
@@ -242,72 +241,11 @@ impl Drop for Pass<'_> {
     }
 }
 
-#[derive(Debug)]
-struct Size {
-    /// What is late, however far the nodes are.
-    late_after: Duration,
-    least: usize,
-    most: usize,
-    now: usize,
-    /// Answers since it grew or shrank last.
-    answers: usize,
-    /// How many of those that were in flight when it shrank last have not ended: what comes of them says nothing new.
-    in_flight_then: usize,
-    fastest: Fastest,
-}
-
-impl Size {
-    fn new(most: usize, late_after: Duration) -> Size {
-        Size {
-            late_after,
-            least: LEAST.min(most),
-            most,
-            now: most,
-            answers: 0,
-            in_flight_then: 0,
-            fastest: Fastest::default(),
-        }
-    }
-
-    fn late_after(&self) -> Duration {
-        let fastest = self.fastest.so_far().unwrap_or(self.late_after);
-        let late = fastest.saturating_mul(TIMES_THE_FASTEST);
-        late.max(LATE_AFTER_LEAST).min(self.late_after)
-    }
-
-    /// One of so many in flight was answered.
-    fn answered(&mut self, after: Duration, in_flight: usize) {
-        self.fastest.note(after);
-        if after > self.late_after() {
-            return self.late(in_flight);
-        }
-        self.in_flight_then = self.in_flight_then.saturating_sub(1);
-        self.answers += 1;
-        if self.now < self.most && self.answers >= GROWS_AFTER {
-            self.answers = 0;
-            self.now += 1;
-        }
-    }
-
-    /// The nodes did not keep up with one of so many in flight.
-    fn late(&mut self, in_flight: usize) {
-        if self.in_flight_then > 0 {
-            self.in_flight_then -= 1;
-            return;
-        }
-        self.in_flight_then = in_flight.saturating_sub(1);
-        self.now = (self.now / 2).max(self.least);
-        self.answers = 0;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fastest::FASTEST_OF;
 
     const WITHIN: Duration = Duration::from_secs(6);
-    const SOON: Duration = Duration::from_millis(5);
 
     async fn enter(window: &Window, many: usize) -> Vec<Pass<'_>> {
         let mut passes = Vec::new();
@@ -320,7 +258,7 @@ mod tests {
     /// For how many more there is room.
     fn room(window: &Window) -> usize {
         let inside = window.inside();
-        inside.size.now.saturating_sub(inside.in_flight)
+        inside.limit.now().saturating_sub(inside.in_flight)
     }
 
     #[tokio::test]
@@ -329,7 +267,7 @@ mod tests {
         for pass in enter(&window, 256).await {
             pass.late();
         }
-        assert_eq!(window.inside().size.now, 128);
+        assert_eq!(window.inside().limit.now(), 128);
         assert_eq!(room(&window), 128);
         for (floods, left) in [(1, 64), (2, 32), (3, 32)] {
             for pass in enter(&window, room(&window)).await {
@@ -352,11 +290,11 @@ mod tests {
         assert_eq!(room(&window), 0);
         drop(passes);
         assert_eq!(room(&window), 32);
-        for _ in 0..32 * GROWS_AFTER {
-            window.enter(Order::First).await.unwrap().answered(SOON);
+        for _ in 0..32 * 4 {
+            window.enter(Order::First).await.unwrap().ended(true);
         }
         assert_eq!(room(&window), 64);
-        window.enter(Order::First).await.unwrap().answered(SOON);
+        window.enter(Order::First).await.unwrap().ended(true);
         assert_eq!(room(&window), 64, "no more than it may be");
     }
 
@@ -366,46 +304,6 @@ mod tests {
         for _ in 0..10 {
             window.enter(Order::First).await.unwrap().late();
             assert_eq!(room(&window), 3);
-        }
-    }
-
-    #[test]
-    fn what_is_late_depends_on_how_far_the_nodes_are() {
-        let ms = Duration::from_millis;
-        for (usual, late) in [(5, 101), (60, 241), (400, 1_001)] {
-            let mut size = Size::new(256, ms(1_000));
-            for _ in 0..2 * FASTEST_OF {
-                size.answered(ms(usual), 1);
-            }
-            size.answered(ms(late - 1), 1);
-            assert_eq!(size.now, 256, "{usual} ms");
-            size.answered(ms(late), 1);
-            assert_eq!(size.now, 128, "{usual} ms");
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn one_that_is_late_while_the_others_are_idle_halves_the_window_at_once() {
-        let window = Window::new(256, WITHIN);
-        for after in [SOON, Duration::from_millis(500)] {
-            let answered = async {
-                tokio::time::sleep(after).await;
-                Ok(())
-            };
-            window.one(Order::First, answered, || false).await.unwrap();
-        }
-        assert_eq!(room(&window), 128);
-        // What failed at once says nothing of the nodes; what failed late says that they do not keep up.
-        for (after, left) in [(SOON, 128), (Duration::from_millis(500), 64)] {
-            let failed = async {
-                tokio::time::sleep(after).await;
-                Err::<(), _>(Fault::Unknown("refused".to_owned()))
-            };
-            window
-                .one(Order::First, failed, || false)
-                .await
-                .unwrap_err();
-            assert_eq!(room(&window), left, "{after:?}");
         }
     }
 

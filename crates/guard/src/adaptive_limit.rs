@@ -1,0 +1,215 @@
+//! How many calls may be in flight at once, by how fast their answers come. As TCP's congestion window it halves when answers
+//! come late, and grows by one with every few that come in time (AIMD).
+
+use std::time::Duration;
+
+/// The limit is never smaller. So few calls wait little for each other: what they take is what the way to the answer takes.
+pub const LEAST: usize = 32;
+/// So many answers in time let one more call in.
+const GROWS_AFTER: usize = 4;
+/// An answer that takes so many times as long as the fastest one lately is late: it waited behind others …
+const TIMES_THE_FASTEST: u32 = 4;
+/// … but one that any pause of a disk or a runtime delays is not.
+const LATE_AFTER_LEAST: Duration = Duration::from_millis(100);
+/// The fastest answer of so many calls is remembered, and of those since.
+const FASTEST_OF: usize = 1_024;
+
+/// A limit of calls in flight. Times are of any clock that does not go back.
+#[derive(Debug)]
+pub struct AdaptiveLimit {
+    now: usize,
+    most: usize,
+    /// An answer that takes longer is late, however long the fastest one took.
+    late_after_most: Duration,
+    /// Answers in time since it grew or shrank.
+    in_time: usize,
+    /// When it shrank last: calls that were begun before tell nothing new.
+    shrunk_at: Option<Duration>,
+    fastest: Fastest,
+    mean: Duration,
+}
+
+/// How long the fastest answer took lately.
+#[derive(Debug, Default)]
+struct Fastest {
+    before: Option<Duration>,
+    now: Option<Duration>,
+    answers: usize,
+}
+
+impl AdaptiveLimit {
+    /// A limit that is `most` until answers come late.
+    pub fn new(most: usize, late_after_most: Duration) -> AdaptiveLimit {
+        AdaptiveLimit {
+            now: most,
+            most,
+            late_after_most,
+            in_time: 0,
+            shrunk_at: None,
+            fastest: Fastest::default(),
+            mean: Duration::ZERO,
+        }
+    }
+
+    /// How many may be in flight.
+    pub fn now(&self) -> usize {
+        self.now
+    }
+
+    /// How many may ever be in flight.
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
+    /// What a call took lately, on average.
+    pub fn mean(&self) -> Duration {
+        self.mean
+    }
+
+    /// A call ended that was begun at `begun`, when `ahead` others were in flight. `measures`: it tells how fast answers can be;
+    /// one that failed, or needed no store, does not. The new limit, where it shrank.
+    pub fn ended(
+        &mut self,
+        (begun, now): (Duration, Duration),
+        ahead: usize,
+        measures: bool,
+    ) -> Option<usize> {
+        let took = now.saturating_sub(begun);
+        self.mean = self.mean - self.mean / 8 + took / 8;
+        if measures {
+            self.fastest.note(took, ahead);
+        }
+        if took > self.late_after() {
+            return self.late(begun, now, ahead);
+        }
+        self.in_time += 1;
+        if self.in_time >= GROWS_AFTER {
+            self.in_time = 0;
+            self.now = (self.now + 1).min(self.most);
+        }
+        None
+    }
+
+    /// As [`AdaptiveLimit::ended`], of a call that is known to be late.
+    pub fn late(&mut self, begun: Duration, now: Duration, ahead: usize) -> Option<usize> {
+        let is_new = self.shrunk_at.is_none_or(|at| begun >= at);
+        // Few calls are not slow because of each other.
+        if !is_new || ahead < LEAST {
+            return None;
+        }
+        self.shrunk_at = Some(now);
+        self.in_time = 0;
+        self.now = (self.now / 2).max(LEAST).min(self.most);
+        Some(self.now)
+    }
+
+    /// What takes longer is late.
+    pub fn late_after(&self) -> Duration {
+        let fastest = self.fastest.so_far().unwrap_or(self.late_after_most);
+        let late = fastest.saturating_mul(TIMES_THE_FASTEST);
+        late.max(LATE_AFTER_LEAST).min(self.late_after_most)
+    }
+}
+
+impl Fastest {
+    /// An answer of a call that had so many ahead. Only with few ahead it tells that all have become slower: else it waited for
+    /// those.
+    fn note(&mut self, took: Duration, ahead: usize) {
+        self.now = Some(self.now.map_or(took, |fastest| fastest.min(took)));
+        self.answers += usize::from(ahead < LEAST);
+        if self.answers == FASTEST_OF {
+            self.answers = 0;
+            self.before = self.now.take();
+        }
+    }
+
+    fn so_far(&self) -> Option<Duration> {
+        self.before.into_iter().chain(self.now).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: usize = 1_024;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn limit() -> AdaptiveLimit {
+        AdaptiveLimit::new(MOST, ms(1_000))
+    }
+
+    /// So many calls at once, each answered after this.
+    fn round(limit: &mut AdaptiveLimit, calls: usize, begun: u64, took: u64) {
+        for ahead in 0..calls {
+            limit.ended((ms(begun), ms(begun + took)), ahead, true);
+        }
+    }
+
+    #[test]
+    fn calls_that_are_late_together_halve_it_once_and_answers_in_time_let_it_grow() {
+        let mut limit = limit();
+        round(&mut limit, 100, 0, 5);
+        round(&mut limit, 1_000, 1_000, 400);
+        assert_eq!(limit.now(), 512);
+        round(&mut limit, 512, 2_000, 400);
+        assert_eq!(limit.now(), 256);
+        for turn in 3..20 {
+            round(&mut limit, LEAST + 1, 1_000 * turn, 400);
+        }
+        assert_eq!(limit.now(), LEAST);
+        round(&mut limit, GROWS_AFTER * 10, 60_000, 50);
+        assert_eq!(limit.now(), LEAST + 10);
+        for turn in 0..200 {
+            round(&mut limit, 100, 70_000 + 100 * turn, 50);
+        }
+        assert_eq!(limit.now(), MOST, "no more than it may be");
+    }
+
+    #[test]
+    fn what_is_late_depends_on_how_far_the_answer_is() {
+        for (usual, late) in [(5, 101), (60, 241), (400, 1_001)] {
+            let mut limit = limit();
+            round(&mut limit, MOST, 0, usual);
+            round(&mut limit, MOST, 2_000, late - 1);
+            assert_eq!(limit.now(), MOST, "{usual} ms");
+            round(&mut limit, MOST, 4_000, late);
+            assert_eq!(limit.now(), MOST / 2, "{usual} ms");
+        }
+    }
+
+    #[test]
+    fn the_fastest_answer_is_forgotten_once_few_calls_take_longer_as_well() {
+        let mut limit = limit();
+        round(&mut limit, 10, 0, 5);
+        for turn in 0..100_u64 {
+            let begun = ms(1_000 * turn);
+            limit.ended((begun, begun + ms(200)), MOST, true);
+        }
+        assert_eq!(limit.late_after(), LATE_AFTER_LEAST);
+        for turn in 0..3 * FASTEST_OF as u64 {
+            round(&mut limit, 1, 200_000 + turn, 200);
+        }
+        assert_eq!(limit.late_after(), ms(800));
+    }
+
+    #[test]
+    fn a_few_late_calls_are_no_overload() {
+        let mut limit = limit();
+        round(&mut limit, 100, 0, 5);
+        for turn in 1..100 {
+            round(&mut limit, LEAST, 1_000 * turn, 900);
+        }
+        assert_eq!(limit.now(), MOST);
+    }
+
+    #[test]
+    fn a_small_limit_stays_as_it_is() {
+        let mut limit = AdaptiveLimit::new(3, ms(1_000));
+        round(&mut limit, 100, 0, 2_000);
+        assert_eq!(limit.now(), 3);
+    }
+}
