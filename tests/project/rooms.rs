@@ -98,7 +98,6 @@ const ROOMS: &[(&str, &[&str])] = &[
             "clock",
             "config",
             "engine",
-            "fermata_bench",
             "fermata_cassandra",
             "fermata_client",
             "fermata_command",

@@ -99,11 +99,6 @@ impl Remote {
         *self == Remote::default()
     }
 
-    /// Whether an endpoint was given as an option.
-    pub fn names_endpoints(&self) -> bool {
-        !self.endpoints.is_empty()
-    }
-
     /// The endpoints in force.
     pub fn endpoints(&self) -> Vec<String> {
         if !self.endpoints.is_empty() {

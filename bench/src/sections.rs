@@ -1,194 +1,64 @@
-//! `fermata bench`: how fast is a running server, over real sockets?
-//!
-//! It calls the generated client directly, so that each call is timed by itself and nothing is repeated
-//! behind its back. Beside it can be measured what the same work costs by MUSIC's statements; the sockets can then be
-//! left out.
-//!
-//! Nothing of the server lives here. What the benchmark takes of the program that it is a command of, the settings for
-//! Cassandra and a replica in its own process, is a [`Program`].
-
-mod args;
-mod arrivals;
-mod baseline;
-mod connect;
-mod counters;
-mod crowd;
-mod disk;
-mod handover;
-mod idle;
-mod interrupt;
-mod keys;
-mod load;
-mod measure;
-mod music;
-mod program;
-mod progress;
-mod puts;
-mod report;
-mod rounds;
-mod rounds_table;
-mod service;
-mod sessions;
-mod table;
-#[cfg(test)]
-mod tests;
-mod workload;
+//! Whole sections, or locks alone: all runs of a plan, and their report.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata_cassandra::Fault;
-use fermata_command::output::{Format, print_text};
-use fermata_command::{Failure, Remote, exit};
+use fermata_command::Failure;
+use fermata_command::exit;
+use fermata_command::output::Format;
 use uuid::Uuid;
 
-pub use self::args::Args;
-use self::args::{Plan, What};
-use self::arrivals::Search;
-use self::baseline::Baseline;
-use self::connect::{ConnectError, Connected, connect, connection, connections_for, unary};
-use self::counters::Counters;
-use self::disk::ProbeError;
-use self::interrupt::Interrupt;
-use self::keys::{KeyChoice, Keys};
-pub use self::music::Music;
-use self::music::MusicWorker;
-pub use self::program::{InProcess, Program, StartReplica};
-use self::puts::PutsWorker;
-use self::report::{DiskReport, HighestRate, Report, Run, Transport, millis, tenths};
-use self::rounds::{Comparison, alternate};
-use self::sessions::KeptSessions;
-use self::workload::{Caller, Form, Replicas, Workload};
-
-const EXIT_STATUS: &str = "Exit status: 0 no errors and every counter exact; 1 errors, lost increments, \
-    sections cut off or, at a rate, not begun (the report says which); 64 wrong usage; 69 no server or no Cassandra is reached; 74 it cannot be printed, or the disk cannot be \
-    probed; 78 the settings for Cassandra are not valid.";
+use super::args::Plan;
+use super::arrivals::Search;
+use super::baseline::{Baseline, System};
+use super::connect::{connect, connection, connections_for, unary};
+use super::counters::Counters;
+use super::disk;
+use super::failure::BenchError;
+use super::interrupt::Interrupt;
+use super::keys::{KeyChoice, Keys};
+use super::load;
+use super::music::{Music, MusicWorker};
+use super::puts::PutsWorker;
+use super::report::{DiskReport, HighestRate, Report, Settings, Transport, print};
+use super::rounds::{Comparison, alternate};
+use super::run::{Run, millis, tenths};
+use super::sessions::KeptSessions;
+use super::table;
+use super::workload::{Caller, Form, Replicas, Workload};
 
 /// The rate that the search for the highest one begins with, unless one is given: sections a second.
 const FIRST_RATE: f64 = 100.0;
 
-/// Whose sections are measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-enum System {
-    /// The service.
-    Fermata,
-    /// A baseline: MUSIC's statements for a section.
-    Music,
-    /// A baseline: the put of a section alone.
-    Puts,
-}
-
-impl System {
-    fn name(self) -> &'static str {
-        match self {
-            System::Fermata => "fermata",
-            System::Music => "music",
-            System::Puts => "puts",
-        }
-    }
-}
-
-/// Why nothing was measured.
-#[derive(Debug, thiserror::Error)]
-enum BenchError {
-    /// Start the server, or name another endpoint.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    /// Name a directory that can be written to.
-    #[error(transparent)]
-    Probe(#[from] ProbeError),
-    /// Start Cassandra, name other nodes, or make the keyspace.
-    #[error("the tables of the baseline cannot be made in Cassandra: {0}")]
-    Baseline(#[from] Fault),
-    /// Never seen: the histograms are of a valid kind.
-    #[error("cannot measure: {0}")]
-    Measure(#[from] hdrhistogram::CreationError),
-}
-
-impl From<BenchError> for Failure {
-    fn from(error: BenchError) -> Failure {
-        let code = match error {
-            BenchError::Connect(ConnectError::Endpoint(_)) => exit::USAGE,
-            BenchError::Connect(ConnectError::Unreachable { .. }) => exit::UNAVAILABLE,
-            BenchError::Baseline(_) => exit::UNAVAILABLE,
-            BenchError::Probe(_) => exit::IO,
-            BenchError::Measure(_) => exit::SOFTWARE,
-        };
-        Failure::new(code, error.to_string())
-    }
-}
-
-/// Runs the command.
-pub async fn run<P: Program>(args: Args<P>, before: &Remote) -> Result<u8, Failure> {
-    let (plan, replica, format) = match args.plan(before)? {
-        What::Load {
-            plan,
-            replica,
-            format,
-        } => (plan, replica, format),
-        What::Handover(args) => return handover::run(args, before).await,
-        What::Waiters(args) => return crowd::run(args, before).await,
-        What::Idle(args) => return idle::run(args, before).await,
-    };
-    let report = measure(&plan, replica).await?;
+/// Measures, and prints the report.
+pub(super) async fn run(plan: &Plan, format: Format) -> Result<u8, Failure> {
+    let report = measure(plan).await?;
     print(&report, format, || table::text(&report))?;
     Ok(if report.clean { 0 } else { exit::NOT_CLEAN })
 }
 
-fn print(
-    report: &impl serde::Serialize,
-    format: Format,
-    text: impl FnOnce() -> String,
-) -> Result<(), Failure> {
-    match format {
-        Format::Text => print_text(&text())?,
-        Format::Json => {
-            let mut text = serde_json::to_string_pretty(report).map_err(std::io::Error::from)?;
-            text.push('\n');
-            print_text(&text)?;
-        }
-    }
-    Ok(())
-}
-
 /// All runs of a plan, one after the other; ends early when interrupted.
-async fn measure(plan: &Plan, replica: Option<Box<dyn StartReplica>>) -> Result<Report, Failure> {
+pub(super) async fn measure(plan: &Plan) -> Result<Report, BenchError> {
     let mut interrupt = Interrupt::listen();
-    let Some(replica) = replica else {
-        // A server that is not there is told at once, and not after the disk was probed.
-        let connected = connect(
-            (&plan.endpoints, &plan.options),
-            plan.endpoints.len(),
-            false,
-        )
-        .await;
-        connected.map_err(BenchError::from)?;
-        return Ok(measure_by(plan, None, &mut interrupt).await?);
-    };
-    let replica = replica.start().await?;
-    let measured = measure_by(plan, Some(&replica), &mut interrupt).await;
-    replica.stop().await;
-    Ok(measured?)
-}
-
-/// The same, by this replica or else by the servers of the plan.
-async fn measure_by(
-    plan: &Plan,
-    replica: Option<&InProcess>,
-    interrupt: &mut Interrupt,
-) -> Result<Report, BenchError> {
+    // A server that is not there is told at once, and not after the disk was probed.
+    connect(
+        (&plan.endpoints, &plan.options),
+        plan.endpoints.len(),
+        false,
+    )
+    .await?;
+    let interrupt = &mut interrupt;
     let before = match &plan.disk_probe {
         Some(directory) => Some((directory, disk::probe(directory).await?)),
         None => None,
     };
     let (runs, comparisons, highest_rates) = match plan.p999_below {
         Some(bound) => {
-            let (runs, found) = find_rates(plan, replica, bound, interrupt).await?;
+            let (runs, found) = find_rates(plan, bound, interrupt).await?;
             (runs, Vec::new(), found)
         }
         None => {
-            let (runs, comparisons) = measure_all(plan, replica, interrupt).await?;
+            let (runs, comparisons) = measure_all(plan, interrupt).await?;
             (runs, comparisons, Vec::new())
         }
     };
@@ -221,13 +91,12 @@ async fn measure_by(
 /// The runs with each number of workers, and where there is a baseline, which of the two did more.
 async fn measure_all(
     plan: &Plan,
-    replica: Option<&InProcess>,
     interrupt: &mut Interrupt,
 ) -> Result<(Vec<Run>, Vec<Comparison>), BenchError> {
     let Some(baseline) = &plan.baseline else {
         let mut runs = Vec::new();
         for &workers in &plan.workers {
-            let run = measure_one(plan, replica, (workers, plan.span), interrupt).await?;
+            let run = measure_one(plan, (workers, plan.span), interrupt).await?;
             let interrupted = run.interrupted;
             runs.push(run);
             if interrupted {
@@ -238,9 +107,9 @@ async fn measure_all(
     };
     let (tag, ..) = Uuid::new_v4().as_fields();
     let music = Arc::new(Music::make(&baseline.cluster, tag).await?);
-    let measured = measure_in_turns(plan, replica, baseline, &music, interrupt).await;
+    let measured = measure_in_turns(plan, baseline, &music, interrupt).await;
     if let Err(fault) = music.drop_tables().await {
-        eprintln!("fermata: the tables music_…_{tag:08x} could not be dropped: {fault}");
+        eprintln!("fermata-bench: the tables music_…_{tag:08x} could not be dropped: {fault}");
     }
     measured
 }
@@ -248,7 +117,6 @@ async fn measure_all(
 /// The service and the baseline in turns, with each number of workers.
 async fn measure_in_turns(
     plan: &Plan,
-    replica: Option<&InProcess>,
     baseline: &Baseline,
     music: &Arc<Music>,
     interrupt: &mut Interrupt,
@@ -256,7 +124,7 @@ async fn measure_in_turns(
     let (mut runs, mut comparisons) = (Vec::new(), Vec::new());
     for &workers in &plan.workers {
         let turn = async |system, round| match system {
-            System::Fermata => measure_one(plan, replica, (workers, plan.span), interrupt).await,
+            System::Fermata => measure_one(plan, (workers, plan.span), interrupt).await,
             other => measure_baseline(plan, other, music, (workers, round), interrupt).await,
         };
         let turns = alternate(baseline.system, baseline.rounds, turn).await?;
@@ -273,7 +141,6 @@ async fn measure_in_turns(
 /// that was tried.
 async fn find_rates(
     plan: &Plan,
-    replica: Option<&InProcess>,
     p999_below: Duration,
     interrupt: &mut Interrupt,
 ) -> Result<(Vec<Run>, Vec<HighestRate>), BenchError> {
@@ -286,7 +153,7 @@ async fn find_rates(
                 rate: Some(rate),
                 ..plan.span
             };
-            let run = measure_one(plan, replica, (workers, span), interrupt).await?;
+            let run = measure_one(plan, (workers, span), interrupt).await?;
             let (interrupted, in_time) = (run.interrupted, run.is_in_time(p999_below));
             runs.push(run);
             if interrupted {
@@ -300,27 +167,15 @@ async fn find_rates(
     Ok((runs, found))
 }
 
-/// One run, on connections of its own where it takes any.
+/// One run, on connections of its own.
 async fn measure_one(
     plan: &Plan,
-    replica: Option<&InProcess>,
     (workers, span): (usize, load::Span),
     interrupt: &mut Interrupt,
 ) -> Result<Run, BenchError> {
-    let (clients, connections) = match replica {
-        Some(replica) => {
-            let client = replica.client();
-            let address = String::new();
-            (vec![Connected { address, client }], 0)
-        }
-        None => {
-            let connections = plan.connections.unwrap_or(connections_for(workers));
-            let clients =
-                connect((&plan.endpoints, &plan.options), connections, plan.pipeline).await?;
-            let opened = clients.len();
-            (clients, opened)
-        }
-    };
+    let connections = plan.connections.unwrap_or(connections_for(workers));
+    let clients = connect((&plan.endpoints, &plan.options), connections, plan.pipeline).await?;
+    let opened = clients.len();
     let keys = Keys::new(
         plan.keys,
         &plan.key_prefix,
@@ -346,7 +201,7 @@ async fn measure_one(
     }
     Ok(Run {
         rate: span.rate.map(tenths),
-        ..Run::new(workers, connections, outcome)
+        ..Run::new(workers, opened, outcome)
     })
 }
 
@@ -392,16 +247,15 @@ impl Plan {
         }
     }
 
-    fn settings(&self) -> report::Settings {
+    fn settings(&self) -> Settings {
         let zipf = self.keys == KeyChoice::Zipf;
         let near = self.keys == KeyChoice::Near;
-        report::Settings {
+        Settings {
             version: env!("CARGO_PKG_VERSION"),
             form: self.form,
-            transport: match (self.is_in_process(), self.pipeline) {
-                (true, _) => Transport::InProcess,
-                (false, true) => Transport::Pipeline,
-                (false, false) => Transport::Grpc,
+            transport: match self.pipeline {
+                true => Transport::Pipeline,
+                false => Transport::Grpc,
             },
             endpoints: self.endpoints.clone(),
             table: self.table.clone(),
