@@ -23,12 +23,14 @@ WORKDIR /src
 COPY Cargo.toml Cargo.lock build.rs ./
 COPY proto proto
 COPY crates crates
-COPY bench bench
+# A member of the workspace that is not built here: cargo wants to see it.
+COPY bench/Cargo.toml bench/
+RUN mkdir bench/src && touch bench/src/main.rs
 COPY src src
 COPY deploy/split-symbols deploy/split-symbols
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
-    cargo build --release --locked --bin fermata --features "$FEATURES" \
+    cargo build --release --locked -p fermata-lock --bin fermata --features "$FEATURES" \
     && mkdir -p /out/data \
     && deploy/split-symbols "$CARGO_TARGET_DIR/release/fermata" /out
 

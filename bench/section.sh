@@ -5,14 +5,14 @@
 #
 #   bench/section.sh                      the usual
 #   bench/section.sh --short              the same in two calls a section
-#   bench/section.sh --duration 30s       any other flag of `fermata bench section`
+#   bench/section.sh --duration 30s       any other flag of `fermata-bench section`
 #   DATA=/mnt/disk bench/section.sh       data on another disk (it must not be a tmpfs)
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
-cargo build --release --locked
-fermata=${CARGO_TARGET_DIR:-target}/release/fermata
+cargo build --release --locked -p fermata-lock -p fermata-bench --bins
+release=${CARGO_TARGET_DIR:-target}/release
 
 data=$(mktemp -d "${DATA:-$root/target}/bench.XXXXXX")
 server=
@@ -27,7 +27,7 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-"$fermata" serve --listen 127.0.0.1:0 --data-dir "$data/store" >"$data/greeting" 2>"$data/log" &
+"$release/fermata" serve --listen 127.0.0.1:0 --data-dir "$data/store" >"$data/greeting" 2>"$data/log" &
 server=$!
 endpoint=
 for _ in $(seq 100); do
@@ -49,6 +49,6 @@ nproc | sed 's/$/ cores/'
 git log -1 --format='commit %h of %cs' 2>/dev/null || true
 for keys in own one; do
     echo
-    "$fermata" bench section --endpoint "$endpoint" --workers 1,16,64 --keys "$keys" \
+    "$release/fermata-bench" section --endpoint "$endpoint" --workers 1,16,64 --keys "$keys" \
         --disk-probe "$data" "$@"
 done

@@ -10,7 +10,6 @@ mod client_tls;
 mod connection;
 mod handshake;
 mod health;
-mod in_process;
 mod listen;
 mod wire;
 
@@ -32,7 +31,6 @@ use tonic::transport::server::Connected;
 
 pub use client_tls::{ClientTls, ClientTlsFiles};
 pub use fermata_tls::FileError as TlsFileError;
-pub use in_process::InProcess;
 pub use listen::{
     ListenError, Protection, ServerListener, SocketListener, bind, bind_socket, check_listen,
 };

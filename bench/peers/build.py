@@ -13,6 +13,7 @@ def run(command, folder):
 def build_fermata(*features):
     cargo = ("cargo", "build", "--release", "--locked", "-p", "fermata-lock", *features)
     run((*cargo, "--bin", "fermata", "--example", "cassandra"), ROOT)
+    run(("cargo", "build", "--release", "--locked", "-p", "fermata-bench"), ROOT)
 
 
 def build():

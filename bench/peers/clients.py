@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 
-from servers import FERMATA, JAVA_CLASSES, WORK
+from servers import BENCH, JAVA_CLASSES, WORK
 
 TICKS = os.sysconf("SC_CLK_TCK")
 VALUE_BYTES = 64
@@ -149,9 +149,9 @@ class CuratorClient(Client):
 
 
 def sections(addresses, *words):
-    """One run of `fermata bench section` in frames, of which nobody measures the processor: what it reports."""
+    """One run of `fermata-bench section` in frames, of which nobody measures the processor: what it reports."""
     endpoints = [word for a in addresses for word in ("--endpoint", f"http://{a}")]
-    command = [FERMATA, "bench", "section", *endpoints, "--pipeline", "--output", "json", *words]
+    command = [BENCH, "section", *endpoints, "--pipeline", "--output", "json", *words]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if not done.stdout.strip():
         raise RuntimeError(done.stderr)
@@ -160,7 +160,7 @@ def sections(addresses, *words):
 
 
 class FermataClient(Client):
-    """`fermata bench section`, which prints its report in the end: the marks go by time."""
+    """`fermata-bench section`, which prints its report in the end: the marks go by time."""
 
     # Whose run it is that counts.
     of = "fermata"
@@ -172,7 +172,7 @@ class FermataClient(Client):
     def command(self, load, prefix, duration_s, addresses):
         endpoints = [word for a in addresses for word in ("--endpoint", f"http://{a}")]
         return [
-            *(FERMATA, "bench", "section", *endpoints, "--workers", load.workers, "--keys", load.keys),
+            *(BENCH, "section", *endpoints, "--workers", load.workers, "--keys", load.keys),
             *("--key-prefix", prefix, "--warm-up", f"{self.warm_up(load)}s", "--duration", f"{duration_s}s"),
             *("--ttl", f"{TTL_S}s", "--value-size", VALUE_BYTES, "--output", "json", *self.words),
             *(("--key-count", NEAR_KEYS, "--near-part", f"{load.part}/3") if load.part else ()),
@@ -206,7 +206,7 @@ class FermataClient(Client):
 
 
 class BaselineClient(FermataClient):
-    """What `fermata bench --baseline` does straight to Cassandra, beside sections of Fermata in the same run: `puts`, the put of a
+    """What `fermata-bench --baseline` does straight to Cassandra, beside sections of Fermata in the same run: `puts`, the put of a
     section alone at QUORUM, or `music`, MUSIC's statements for a section."""
 
     def __init__(self, name, servers, of):

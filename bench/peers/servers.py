@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "target" / "peers"
 RELEASE = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release"
 FERMATA = RELEASE / "fermata"
+BENCH = RELEASE / "fermata-bench"
 CASSANDRA = RELEASE / "examples" / "cassandra"
 JAVA_CLASSES = f"{WORK}/java/classes:{WORK}/java/lib/*"
 # What a server may take to answer, after its start and after a pause.

@@ -1,4 +1,4 @@
-//! The flags of `fermata bench`, and the plan that they make.
+//! The flags of `fermata-bench`, and the plan that they make.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,38 +7,37 @@ use fermata_client::ClientOptions;
 use fermata_command::output::Format;
 use fermata_command::{Failure, Remote, Span};
 
-use super::EXIT_STATUS;
 use super::baseline::{Baseline, BaselineArgs};
 use super::counters::VALUE_BYTES_MIN;
 use super::crowd::WaitersArgs;
+use super::failure::EXIT_STATUS;
 use super::handover::HandoverArgs;
 use super::idle::IdleArgs;
 use super::keys::{KeyChoice, Near};
 use super::load;
-use super::program::{Program, StartReplica};
 use super::workload::Form;
 
-/// Measure a running server
+/// The benchmark of Fermata: measures a running server
 ///
 /// Workers lock, read, write and release over real connections as fast as they are answered, and each
-/// kind of call is timed. `fermata bench section --workers 1,16,64` is a good start.
+/// kind of call is timed. `fermata-bench section --workers 1,16,64` is a good start.
 ///
 /// Every section increments a counter under its lock. Afterwards the counters are read: an increment
 /// that was acknowledged and is missing is reported as lost. Errors are counted by status code and never
 /// left out. Ctrl-C ends early with the report of what was measured; a second one does not wait for
 /// calls in flight.
-#[derive(Debug, Clone, clap::Args)]
-#[command(after_help = EXIT_STATUS)]
-pub struct Args<P: Program> {
+#[derive(Debug, clap::Parser)]
+#[command(name = "fermata-bench", version, after_help = EXIT_STATUS)]
+pub(super) struct Args {
     #[command(subcommand)]
-    benchmark: Benchmark<P>,
+    benchmark: Benchmark,
 }
 
 #[derive(Debug, Clone, clap::Subcommand)]
-enum Benchmark<P: Program> {
-    Section(SectionArgs<P>),
+enum Benchmark {
+    Section(SectionArgs),
     Lock(LockArgs),
-    Handover(HandoverArgs<P>),
+    Handover(HandoverArgs),
     Waiters(WaitersArgs),
     Idle(IdleArgs),
 }
@@ -49,7 +48,7 @@ enum Benchmark<P: Program> {
 /// number that was read plus one, and ReleaseLock.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXIT_STATUS)]
-struct SectionArgs<P: Program> {
+struct SectionArgs {
     /// The same in two calls: the create reads the value, and the release writes it
     #[arg(long)]
     short: bool,
@@ -62,7 +61,7 @@ struct SectionArgs<P: Program> {
     load: LoadArgs,
 
     #[command(flatten)]
-    baseline: BaselineArgs<P>,
+    baseline: BaselineArgs,
 }
 
 /// Locks alone: nothing is read or written under them
@@ -165,15 +164,13 @@ struct LoadArgs {
 
 /// Which benchmark.
 #[derive(Debug)]
-pub(super) enum What<P: Program> {
+pub(super) enum What {
     /// Sections, or locks alone.
     Load {
         plan: Box<Plan>,
-        /// By which they are done, where that is one in this process.
-        replica: Option<Box<dyn StartReplica>>,
         format: Format,
     },
-    Handover(HandoverArgs<P>),
+    Handover(HandoverArgs),
     Waiters(WaitersArgs),
     Idle(IdleArgs),
 }
@@ -182,7 +179,7 @@ pub(super) enum What<P: Program> {
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     pub(super) form: Form,
-    /// The servers to call; none where a replica in this process does it.
+    /// The servers to call.
     pub(super) endpoints: Vec<String>,
     /// How they are called.
     pub(super) options: ClientOptions,
@@ -210,9 +207,9 @@ pub(super) struct Plan {
     pub(super) baseline: Option<Baseline>,
 }
 
-impl<P: Program> Args<P> {
-    /// What to do, and how to print. `before` are the options before the command.
-    pub(super) fn plan(self, before: &Remote) -> Result<What<P>, Failure> {
+impl Args {
+    /// What to do, and how to print.
+    pub(super) fn plan(self) -> Result<What, Failure> {
         let (form, value_bytes, baseline, load) = match self.benchmark {
             Benchmark::Handover(args) => return Ok(What::Handover(args)),
             Benchmark::Waiters(args) => return Ok(What::Waiters(args)),
@@ -228,10 +225,10 @@ impl<P: Program> Args<P> {
             }
             Benchmark::Lock(LockArgs { load }) => (Form::Lock, 0, None, load),
         };
-        let remote = load.remote.or(before);
-        let (baseline, replica) = match &baseline {
-            Some(args) => (args.baseline()?, args.replica(&remote.table())?),
-            None => (None, None),
+        let remote = load.remote;
+        let baseline = match &baseline {
+            Some(args) => args.baseline()?,
+            None => None,
         };
         if baseline.is_some() && load.keys != KeyChoice::Own {
             return Err(Failure::usage("--baseline is for --keys own"));
@@ -247,29 +244,11 @@ impl<P: Program> Args<P> {
                 "--rate and --p999-below are not for --baseline, whose workers begin a section when their last one ends",
             ));
         }
-        if replica.is_some() && remote.names_endpoints() {
-            return Err(Failure::usage(
-                "--endpoint names a server, and --in-process calls none: leave one of them out",
-            ));
-        }
-        if replica.is_some() && load.sessions > 0 {
-            return Err(Failure::usage(
-                "--sessions is for calls to a server, and --in-process calls none: leave one of them out",
-            ));
-        }
-        if replica.is_some() && load.pipeline {
-            return Err(Failure::usage(
-                "--pipeline is for calls to a server, and --in-process calls none: leave one of them out",
-            ));
-        }
         let options = remote.client_options(ClientOptions::default())?;
         let call_within = options.timeout;
         let plan = Plan {
             form,
-            endpoints: match &replica {
-                Some(_) => Vec::new(),
-                None => remote.endpoints(),
-            },
+            endpoints: remote.endpoints(),
             options,
             workers: load.workers,
             connections: load.connections,
@@ -303,16 +282,8 @@ impl<P: Program> Args<P> {
         };
         Ok(What::Load {
             plan: Box::new(plan),
-            replica,
             format: remote.format(),
         })
-    }
-}
-
-impl Plan {
-    /// Whether the sections are done by a replica in this process.
-    pub(super) fn is_in_process(&self) -> bool {
-        self.baseline.as_ref().is_some_and(|one| one.in_process)
     }
 }
 
@@ -350,76 +321,16 @@ fn parse_skew(text: &str) -> Result<f64, String> {
 mod tests {
     use clap::Parser;
 
-    use fermata_cassandra::{CassandraOptions, Keyspace};
-    use futures_util::future::BoxFuture;
-
-    use super::super::program::InProcess;
-    use super::super::report::Transport;
     use super::*;
 
-    /// A program that knows of a cluster what its flags say.
-    #[derive(Debug, Clone, clap::Args)]
-    struct Flags {
-        #[arg(long, value_delimiter = ',')]
-        contact_points: Vec<String>,
-
-        #[arg(long, default_value = "fermata")]
-        keyspace: Keyspace,
-    }
-
-    impl Program for Flags {
-        fn is_given(&self) -> bool {
-            !self.contact_points.is_empty()
-        }
-
-        fn cassandra(&self) -> Result<CassandraOptions, Failure> {
-            match self.is_given() {
-                true => Ok(CassandraOptions::new(
-                    self.contact_points.clone(),
-                    self.keyspace.clone(),
-                )),
-                false => Err(Failure::usage("no contact points")),
-            }
-        }
-
-        fn replica(&self, table: &str) -> Result<Box<dyn StartReplica>, Failure> {
-            Ok(Box::new(OfTable(table.to_owned())))
-        }
-    }
-
-    #[derive(Debug)]
-    struct OfTable(#[expect(dead_code, reason = "seen in its Debug")] String);
-
-    impl StartReplica for OfTable {
-        fn start(self: Box<Self>) -> BoxFuture<'static, Result<InProcess, Failure>> {
-            unreachable!("nothing is measured here")
-        }
-    }
-
-    #[derive(Debug, Parser)]
-    struct Bench {
-        #[command(flatten)]
-        args: Args<Flags>,
-    }
-
-    type Replica = Option<Box<dyn StartReplica>>;
-
-    fn parse_all(line: &str) -> Result<(Plan, Replica, Format), String> {
+    fn parse(line: &str) -> Result<(Plan, Format), String> {
         let words = std::iter::once("bench").chain(line.split_whitespace());
-        let bench = Bench::try_parse_from(words).map_err(|error| error.to_string())?;
-        match bench.args.plan(&Remote::default()) {
-            Ok(What::Load {
-                plan,
-                replica,
-                format,
-            }) => Ok((*plan, replica, format)),
+        let args = Args::try_parse_from(words).map_err(|error| error.to_string())?;
+        match args.plan() {
+            Ok(What::Load { plan, format }) => Ok((*plan, format)),
             Ok(other) => panic!("{other:?}"),
             Err(failure) => Err(failure.to_string()),
         }
-    }
-
-    fn parse(line: &str) -> Result<(Plan, Format), String> {
-        parse_all(line).map(|(plan, _, format)| (plan, format))
     }
 
     #[test]
@@ -452,21 +363,6 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_in_the_process_calls_no_server_and_serves_the_table_that_is_asked_for() {
-        let baseline = "section --baseline music --contact-points a --keyspace locks";
-        let asked = format!("{baseline} --in-process --table orders");
-        let (plan, replica, _) = parse_all(&asked).unwrap();
-        assert_eq!(plan.endpoints, [""; 0]);
-        let replica = format!("{replica:?}");
-        assert!(replica.contains("orders"), "{replica}");
-        assert_eq!(plan.settings().transport, Transport::InProcess);
-
-        let (plan, replica, _) = parse_all(baseline).unwrap();
-        assert!(replica.is_none() && !plan.endpoints.is_empty());
-        assert_eq!(plan.settings().transport, Transport::Grpc);
-    }
-
-    #[test]
     fn everything_has_a_default() {
         let (plan, output) = parse("section").unwrap();
         assert_eq!((plan.form, output), (Form::Full, Format::Text));
@@ -494,13 +390,8 @@ mod tests {
             "section --baseline music --contact-points a --rounds 0",
             "section --baseline music --contact-points a --keyspace a-b",
             "section --baseline music --contact-points a --keys one",
-            "section --in-process",
-            "lock --in-process",
-            "section --baseline music --in-process",
-            "section --baseline music --contact-points a --in-process --endpoint b:1",
-            "section --baseline music --contact-points a --in-process --connections 2",
-            "section --baseline music --contact-points a --in-process --sessions 2",
             "section --sessions x",
+            "section --baseline fermata --contact-points a",
             "lock --baseline music --contact-points a",
         ] {
             assert!(parse(line).is_err(), "{line:?}");

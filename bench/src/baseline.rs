@@ -1,55 +1,103 @@
 //! The flags that put another system beside the service.
 
-use fermata_cassandra::CassandraOptions;
+use fermata_cassandra::{CassandraOptions, Credentials, Keyspace};
 use fermata_command::Failure;
+use fermata_command::remote::variable;
 use serde::Serialize;
 
-use super::System;
-use super::program::{Program, StartReplica};
+/// The password of --user.
+const PASSWORD_VARIABLE: &str = "FERMATA_CASSANDRA_PASSWORD";
 
-/// What can be measured beside the service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Other {
-    /// MUSIC's statements for a section
+/// Whose sections are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum System {
+    /// The service.
+    #[value(skip)]
+    Fermata,
+    /// A baseline: MUSIC's statements for a section.
     Music,
-    /// The put of a section alone
+    /// A baseline: the put of a section alone.
     Puts,
 }
 
-impl Other {
-    fn system(self) -> System {
+impl System {
+    pub(super) fn name(self) -> &'static str {
         match self {
-            Other::Music => System::Music,
-            Other::Puts => System::Puts,
+            System::Fermata => "fermata",
+            System::Music => "music",
+            System::Puts => "puts",
         }
+    }
+}
+
+/// The flags that name a cluster.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Straight to Cassandra")]
+pub(super) struct ClusterArgs {
+    /// Nodes to ask first, HOST or HOST:PORT, with commas between
+    #[arg(long, value_name = "HOSTS", value_delimiter = ',')]
+    contact_points: Vec<String>,
+
+    /// Where the tables of this run are made
+    #[arg(long, value_name = "NAME", default_value = "fermata", value_parser = parse_keyspace)]
+    keyspace: Keyspace,
+
+    /// The datacenter whose nodes are asked before others
+    #[arg(long, value_name = "NAME")]
+    datacenter: Option<String>,
+
+    /// Log in as this user, with the password in FERMATA_CASSANDRA_PASSWORD
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+}
+
+fn parse_keyspace(text: &str) -> Result<Keyspace, String> {
+    Keyspace::parse(text).map_err(|error| error.to_string())
+}
+
+impl ClusterArgs {
+    pub(super) fn is_given(&self) -> bool {
+        !self.contact_points.is_empty()
+    }
+
+    /// How the cluster is reached.
+    pub(super) fn options(&self) -> Result<CassandraOptions, Failure> {
+        if !self.is_given() {
+            return Err(Failure::usage("name the nodes with --contact-points"));
+        }
+        let credentials = match &self.user {
+            None => None,
+            Some(user) => {
+                let password = variable(PASSWORD_VARIABLE);
+                let missing = || Failure::usage(format!("--user needs {PASSWORD_VARIABLE}"));
+                let (user, password) = (user.clone(), password.ok_or_else(missing)?);
+                Some(Credentials { user, password })
+            }
+        };
+        Ok(CassandraOptions {
+            credentials,
+            datacenter: self.datacenter.clone(),
+            ..CassandraOptions::new(self.contact_points.clone(), self.keyspace.clone())
+        })
     }
 }
 
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Beside another system")]
-pub(super) struct BaselineArgs<P: Program> {
+pub(super) struct BaselineArgs {
     /// Measure this on the same Cassandra as well, the two in turns, on keys of their own
     ///
     /// `music` is the sequence of statements that MUSIC needs for a section: the guard read at ONE, a transaction
     /// for the lockRef, a peek at ONE, the value read and written at QUORUM, a transaction that deletes the
     /// lockRef. `puts` is one write of the value at QUORUM and nothing else, without a lock: the floor of a section
-    /// that puts a value. Their tables, music_…, are made in the keyspace that the settings for Cassandra name, and dropped in
-    /// the end. Name the nodes that the service stores in: nobody checks that.
+    /// that puts a value. Their tables, music_…, are made in --keyspace, and dropped in the end. Name the nodes that the service stores in: nobody checks that.
     ///
     /// Three things favour them: their statements go from this process straight to Cassandra, with no service in
-    /// between (--in-process takes that away); what MUSIC's published code sends beyond them is left out; and their keys
+    /// between; what MUSIC's published code sends beyond them is left out; and their keys
     /// are new in each round.
     #[arg(long, value_name = "SYSTEM", value_enum, hide_possible_values = true)]
-    baseline: Option<Other>,
-
-    /// Do fermata's sections in this process too, with a replica of its own and no network to it
-    ///
-    /// So both sides go from this process straight to Cassandra. The replica is a whole one, with the settings for
-    /// Cassandra below, those of the file and those of the environment: calls pass all that those of a user pass,
-    /// except sockets and HTTP/2. No server is asked, and none needs to run: best is that no other replica does on
-    /// this keyspace. Its tables must be there, see `fermata schema apply`.
-    #[arg(long, requires = "baseline", conflicts_with = "connections")]
-    in_process: bool,
+    baseline: Option<System>,
 
     /// How many turns each of the two has, for each number of workers; a turn is a warm-up and a duration
     #[arg(long, value_name = "N", default_value = "5", requires = "baseline",
@@ -57,7 +105,7 @@ pub(super) struct BaselineArgs<P: Program> {
     rounds: u32,
 
     #[command(flatten)]
-    program: P,
+    cluster: ClusterArgs,
 }
 
 /// The other system, and how often.
@@ -66,8 +114,6 @@ pub(super) struct Baseline {
     pub(super) system: System,
     pub(super) cluster: CassandraOptions,
     pub(super) rounds: u32,
-    /// Whether fermata's sections are done by a replica in this process.
-    pub(super) in_process: bool,
 }
 
 /// What a report says of it.
@@ -79,28 +125,20 @@ pub(super) struct BaselineSettings {
     pub(super) rounds: u32,
 }
 
-impl<P: Program> BaselineArgs<P> {
+impl BaselineArgs {
     /// `None` where only the service is measured.
     pub(super) fn baseline(&self) -> Result<Option<Baseline>, Failure> {
-        let Some(other) = self.baseline else {
-            return match self.program.is_given() {
+        let Some(system) = self.baseline else {
+            return match self.cluster.is_given() {
                 false => Ok(None),
-                true => Err(Failure::usage("settings for Cassandra are for --baseline")),
+                true => Err(Failure::usage("--contact-points is for --baseline")),
             };
         };
         Ok(Some(Baseline {
-            system: other.system(),
-            cluster: self.program.cassandra()?,
+            system,
+            cluster: self.cluster.options()?,
             rounds: self.rounds,
-            in_process: self.in_process,
         }))
-    }
-
-    /// That does fermata's sections, and serves this table as well; `None` where a server does them.
-    pub(super) fn replica(&self, table: &str) -> Result<Option<Box<dyn StartReplica>>, Failure> {
-        self.in_process
-            .then(|| self.program.replica(table))
-            .transpose()
     }
 }
 

@@ -12,8 +12,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
+use super::failure::EXIT_STATUS;
 use super::interrupt::Interrupt;
-use super::report::{millis, rate};
+use super::report::print;
+use super::run::{millis, rate};
 use super::service::{Did, Replica, Service, ServiceError};
 
 /// Each waits in an open call, which keeps its entry alive.
@@ -29,7 +31,7 @@ const PER_CONNECTION: usize = 500;
 /// When all of them wait, what the replicas ask of the store is counted for a while. On Cassandra these are
 /// statements; the embedded store counts none.
 #[derive(Debug, Clone, clap::Args)]
-#[command(after_help = super::EXIT_STATUS)]
+#[command(after_help = EXIT_STATUS)]
 pub(super) struct WaitersArgs {
     /// How many wait; several numbers run one after the other
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0,10,100,1000",
@@ -86,8 +88,8 @@ impl CrowdRun {
 }
 
 /// Runs it, and says it.
-pub(super) async fn run(args: WaitersArgs, before: &Remote) -> Result<u8, Failure> {
-    let remote = args.remote.clone().or(before);
+pub(super) async fn run(args: WaitersArgs) -> Result<u8, Failure> {
+    let remote = &args.remote;
     let endpoints = remote.endpoints();
     let options = remote.client_options(ClientOptions::default())?;
     let service = Service::connect(&endpoints, &options).await?;
@@ -110,7 +112,7 @@ pub(super) async fn run(args: WaitersArgs, before: &Remote) -> Result<u8, Failur
             }
         }
     }
-    super::print(&report, remote.format(), || text(&report))?;
+    print(&report, remote.format(), || text(&report))?;
     Ok(0)
 }
 

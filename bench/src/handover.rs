@@ -11,12 +11,13 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use super::BenchError;
+use super::baseline::ClusterArgs;
+use super::failure::{BenchError, EXIT_STATUS};
 use super::interrupt::Interrupt;
 use super::keys::Random;
 use super::music::Music;
-use super::program::Program;
-use super::report::{PhaseRow, millis};
+use super::report::print;
+use super::run::{PhaseRow, millis};
 use super::service::{Did, Replica, Service, ServiceError};
 
 /// The longest pause, before it is stretched by chance.
@@ -34,8 +35,8 @@ const TTL: Duration = Duration::from_secs(60);
 /// of the store by way of the service; with --contact-points also a lightweight transaction sent straight to
 /// Cassandra.
 #[derive(Debug, Clone, clap::Args)]
-#[command(after_help = super::EXIT_STATUS)]
-pub(super) struct HandoverArgs<P: Program> {
+#[command(after_help = EXIT_STATUS)]
+pub(super) struct HandoverArgs {
     /// How often each way is measured
     #[arg(long, value_name = "N", default_value = "200",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -53,7 +54,7 @@ pub(super) struct HandoverArgs<P: Program> {
     remote: Remote,
 
     #[command(flatten)]
-    program: P,
+    cluster: ClusterArgs,
 }
 
 /// What was measured. As JSON its fields are stable.
@@ -95,28 +96,25 @@ impl Times {
 }
 
 /// Runs it, and says it.
-pub(super) async fn run<P: Program>(args: HandoverArgs<P>, before: &Remote) -> Result<u8, Failure> {
+pub(super) async fn run(args: HandoverArgs) -> Result<u8, Failure> {
     if args.pause.duration() > PAUSE_MAX {
         return Err(Failure::usage("--pause may be 20s at most"));
     }
-    let remote = args.remote.clone().or(before);
-    let report = measure(&args, &remote).await?;
-    super::print(&report, remote.format(), || text(&report))?;
+    let remote = &args.remote;
+    let report = measure(&args, remote).await?;
+    print(&report, remote.format(), || text(&report))?;
     Ok(0)
 }
 
-async fn measure<P: Program>(
-    args: &HandoverArgs<P>,
-    remote: &Remote,
-) -> Result<HandoverReport, Failure> {
+async fn measure(args: &HandoverArgs, remote: &Remote) -> Result<HandoverReport, Failure> {
     let mut interrupt = Interrupt::listen();
     let endpoints = remote.endpoints();
     let options = remote.client_options(ClientOptions::default())?;
     let service = Service::connect(&endpoints, &options).await?;
-    let straight = match args.program.is_given() {
+    let straight = match args.cluster.is_given() {
         false => None,
         true => {
-            let options = args.program.cassandra()?;
+            let options = args.cluster.options()?;
             let (tag, ..) = Uuid::new_v4().as_fields();
             Some(Music::make(&options, tag).await.map_err(BenchError::from)?)
         }
@@ -132,15 +130,15 @@ async fn measure<P: Program>(
     if let Some(music) = &straight
         && let Err(fault) = music.drop_tables().await
     {
-        eprintln!("fermata: the tables music_… of this run could not be dropped: {fault}");
+        eprintln!("fermata-bench: the tables music_… of this run could not be dropped: {fault}");
     }
     let mut report = measured?;
     report.endpoints = endpoints;
     Ok(report)
 }
 
-async fn rounds<P: Program>(
-    args: &HandoverArgs<P>,
+async fn rounds(
+    args: &HandoverArgs,
     table: &str,
     service: &Service,
     straight: Option<&Music>,
@@ -231,7 +229,7 @@ async fn pass(
 /// A lightweight transaction, as simple as one that changes a queue can be.
 async fn send_straight(music: &Music, key: &str) -> Result<Duration, Fault> {
     let begun = Instant::now();
-    music.enqueue(key, 0, "fermata bench", 0).await?;
+    music.enqueue(key, 0, "fermata-bench", 0).await?;
     Ok(begun.elapsed())
 }
 

@@ -12,8 +12,10 @@ use nix::sys::signal::Signal;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
+use super::failure::EXIT_STATUS;
 use super::interrupt::Interrupt;
-use super::report::{millis, rate, tenths};
+use super::report::print;
+use super::run::{millis, rate, tenths};
 use super::service::{Did, Kept, Replica, Service, ServiceError};
 
 /// How many locks are taken at once.
@@ -40,7 +42,7 @@ const PER_STREAM: usize = 100;
 ///
 /// With --guards the locks are guards of the Rust library, which watches each of them.
 #[derive(Debug, Clone, clap::Args)]
-#[command(after_help = super::EXIT_STATUS)]
+#[command(after_help = EXIT_STATUS)]
 pub(super) struct IdleArgs {
     /// How many locks
     #[arg(long, value_name = "N", default_value = "100000",
@@ -98,8 +100,8 @@ struct IdleReport {
 }
 
 /// Runs it, and says it.
-pub(super) async fn run(args: IdleArgs, before: &Remote) -> Result<u8, Failure> {
-    let remote = args.remote.clone().or(before);
+pub(super) async fn run(args: IdleArgs) -> Result<u8, Failure> {
+    let remote = &args.remote;
     let endpoints = remote.endpoints();
     let options = remote.client_options(ClientOptions::default())?;
     let service = Service::connect(&endpoints, &options).await?;
@@ -118,7 +120,7 @@ pub(super) async fn run(args: IdleArgs, before: &Remote) -> Result<u8, Failure> 
         )),
         Some(measured) => measured.map_err(Failure::from).and_then(|mut report| {
             report.endpoints = endpoints;
-            super::print(&report, remote.format(), || text(&report))
+            print(&report, remote.format(), || text(&report))
         }),
     };
     let line = line(opened.len(), "sessions closed");
@@ -134,7 +136,7 @@ pub(super) async fn run(args: IdleArgs, before: &Remote) -> Result<u8, Failure> 
     line.finish_and_clear();
     if let Some(error) = failed.first() {
         let count = failed.len();
-        eprintln!("fermata: {count} sessions were not closed, and expire: {error}");
+        eprintln!("fermata-bench: {count} sessions were not closed, and expire: {error}");
     }
     answered.map(|()| 0)
 }

@@ -62,14 +62,14 @@ pub(super) struct Outcome {
 
 /// What the workers of a run share with whoever watches it.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+struct Seen {
     stop: AtomicBool,
     /// Wakes those who wait for a section to be due.
     stopped: Notify,
     /// Sections that were due after the warm-up and were begun.
     begun: AtomicU64,
-    pub(super) sections: AtomicU64,
-    pub(super) errors: AtomicU64,
+    sections: AtomicU64,
+    errors: AtomicU64,
 }
 
 /// Runs so many workers, and as many more as read the counters; `hands` has no end.
@@ -116,7 +116,9 @@ pub(super) async fn run<W: Worker>(
                 Some(Err(_cut_off)) => {}
                 None => break,
             },
-            _ = show.tick() => progress.show(&seen),
+            _ = show.tick() => {
+                progress.show(seen.sections.load(Relaxed), seen.errors.load(Relaxed));
+            }
             () = sleep_until(give_up_at) => tasks.abort_all(),
             () = interrupt.pressed() => {
                 // The second one does not wait for what is in flight.

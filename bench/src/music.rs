@@ -1,6 +1,8 @@
 //! A section by MUSIC's statements, sent straight to Cassandra.
 
 mod statements;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fermata_cassandra::Fault;
 use tokio::time::Instant;
 
-pub use self::statements::Music;
+pub(super) use self::statements::Music;
 use super::counters::{decode, encode};
 use super::measure::{Failure, Phase};
 use super::workload::{Worker, Workload};
@@ -16,7 +18,7 @@ use super::workload::{Worker, Workload};
 /// How often a lockRef is asked for before it counts as an error: the guard that was read may be an old one.
 const CREATES_MAX: usize = 4;
 /// The label of an entry in the queue.
-const OWNER: &str = "fermata bench";
+const OWNER: &str = "fermata-bench";
 
 /// One worker, on a key of its own.
 #[derive(Debug)]

@@ -1,12 +1,9 @@
 //! The live line on a terminal: what is running, how fast, and how many errors there were.
 
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::Instant;
-
-use super::load::Seen;
 
 /// A line on stderr, if that is a terminal.
 #[derive(Debug)]
@@ -34,10 +31,9 @@ impl Progress {
         }
     }
 
-    /// Shows the rate since the last time.
-    pub(super) fn show(&mut self, seen: &Seen) {
+    /// Shows the rate since the last time, by what was done so far.
+    pub(super) fn show(&mut self, sections: u64, errors: u64) {
         let now = Instant::now();
-        let sections = seen.sections.load(Relaxed);
         let more = sections.saturating_sub(self.last.0) as f64;
         let since = now.saturating_duration_since(self.last.1);
         self.last = (sections, now);
@@ -46,7 +42,7 @@ impl Progress {
             now.saturating_duration_since(self.start),
             self.end.saturating_duration_since(self.start),
             more / since.as_secs_f64().max(0.001),
-            seen.errors.load(Relaxed),
+            errors,
         ));
         self.line.tick();
     }

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::System;
+use super::baseline::System;
 use super::measure::Phase;
-use super::report::{PhaseRow, Run, tenths, thousandths};
+use super::run::{PhaseRow, Run, tenths, thousandths};
 
 /// Gives the service and this other one their turns in each round; who begins changes from round to round, so that a
 /// machine that gets warm, or slow, favours neither. Ends early after a run that was interrupted.

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use fermata_command::output::aligned;
 
 use super::baseline::BaselineSettings;
-use super::report::{Report, Transport};
+use super::cells::{counted, ms, span, verdict};
+use super::report::Report;
 use super::rounds::{Comparison, PhaseMedians, Side};
-use super::table::{counted, ms, span, verdict};
 
 const SECTIONS: [&str; 7] = [
     "workers",
@@ -68,29 +68,15 @@ pub(super) fn text(report: &Report, baseline: &BaselineSettings) -> String {
     let _ = writeln!(
         out,
         "\nIn each of {} rounds fermata and {other} had a turn, in changing order,\n\
-         each for {} after a warm-up of {}.\n{}",
+         each for {} after a warm-up of {}.\n\
+         {other} is its statements alone, sent from this\n\
+         process straight to Cassandra, with no service in between, on keys that are\n\
+         new in each round: both favour it.",
         baseline.rounds,
         span(report.settings.duration_ms),
         span(report.settings.warm_up_ms),
-        favours(report.settings.transport, other),
     );
     out
-}
-
-/// What is not the same for both.
-fn favours(transport: Transport, other: &str) -> String {
-    match transport {
-        Transport::Grpc | Transport::Pipeline => format!(
-            "{other} is its statements alone, sent from this\n\
-             process straight to Cassandra, with no service in between, on keys that are\n\
-             new in each round: both favour it."
-        ),
-        Transport::InProcess => format!(
-            "Both went from this process straight to Cassandra:\n\
-             fermata as a whole replica, called without sockets and HTTP/2, {other} as its\n\
-             statements alone. Its keys are new in each round, which favours it."
-        ),
-    }
 }
 
 fn text_of<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
@@ -149,9 +135,8 @@ fn result(one: &Comparison) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::System;
+    use super::super::baseline::System;
     use super::super::rounds::tests::three_rounds;
-    use super::super::table;
     use super::super::table::tests::report;
     use super::*;
 
@@ -189,36 +174,5 @@ mod tests {
             "16 workers: 1.20 times the sections of music (1.20 to 2.40 in 3 rounds)"
         );
         assert!(text.contains("with no service in between"), "{text}");
-    }
-
-    #[test]
-    fn the_report_says_which_way_the_sections_went() {
-        for (transport, said) in [
-            (Transport::Grpc, "at http://here:1"),
-            (Transport::InProcess, "by a replica in this process"),
-        ] {
-            let mut report = report(Vec::new());
-            report.settings.transport = transport;
-            report.settings.baseline = Some(BaselineSettings {
-                system: System::Music,
-                contact_points: Vec::new(),
-                keyspace: "k".to_owned(),
-                rounds: 1_000,
-            });
-            let whole = table::text(&report);
-            assert!(whole.contains(said), "{whole}");
-            let in_process = whole.contains("without sockets and HTTP/2");
-            assert_eq!(in_process, transport == Transport::InProcess, "{whole}");
-            for line in whole.lines() {
-                assert!(line.chars().count() <= 80, "{line}");
-            }
-            let json = serde_json::to_value(&report).unwrap();
-            let named = match transport {
-                Transport::Grpc => "grpc",
-                Transport::Pipeline => "pipeline",
-                Transport::InProcess => "in_process",
-            };
-            assert_eq!(json["settings"]["transport"], named);
-        }
     }
 }

@@ -36,7 +36,7 @@ const CREATE_AGAIN: Duration = Duration::from_secs(1);
 /// How many keys are tried to find one that has its home at a certain replica.
 const KEYS_TRIED: usize = 200;
 /// The label of an entry in the queue.
-const OWNER: &str = "fermata bench";
+const OWNER: &str = "fermata-bench";
 
 /// Why nothing, or no more, was measured.
 #[derive(Debug, thiserror::Error)]

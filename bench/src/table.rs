@@ -2,13 +2,14 @@
 
 use std::fmt::Write as _;
 
-use fermata_command::Span;
 use fermata_command::output::aligned;
 
+use super::cells::{counted, ms, span, verdict};
 use super::disk::Disk;
 use super::keys::{KeyChoice, Near};
-use super::report::{Report, Run, Settings, Transport};
+use super::report::{Report, Settings, Transport};
 use super::rounds_table;
+use super::run::Run;
 use super::workload::Form;
 
 const HEAD: [&str; 8] = [
@@ -96,12 +97,6 @@ fn runs(report: &Report) -> String {
     out
 }
 
-/// `1 worker`, `2 workers`.
-pub(super) fn counted(count: usize, one: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {one}{plural}")
-}
-
 fn settings(settings: &Settings) -> String {
     let calls = match settings.form {
         Form::Full => "section: create, acquire if waiting, get, put, release",
@@ -131,7 +126,6 @@ fn settings(settings: &Settings) -> String {
     let location = match settings.transport {
         Transport::Grpc => format!("at {}", settings.endpoints.join(", ")),
         Transport::Pipeline => format!("at {} over Pipelines", settings.endpoints.join(", ")),
-        Transport::InProcess => "by a replica in this process, with no network to it".to_owned(),
     };
     let held = match settings.hold_ms {
         0 => String::new(),
@@ -149,10 +143,6 @@ fn settings(settings: &Settings) -> String {
     )
 }
 
-pub(super) fn span(ms: u64) -> Span {
-    Span::from_millis(ms)
-}
-
 fn phases(run: &Run) -> impl Iterator<Item = [String; HEAD.len()]> {
     run.phases.iter().map(|row| {
         [
@@ -168,65 +158,6 @@ fn phases(run: &Run) -> impl Iterator<Item = [String; HEAD.len()]> {
     })
 }
 
-/// As precise as seven characters can say it.
-pub(super) fn ms(us: u64) -> String {
-    if us < 1_000_000 {
-        format!("{}.{:03}", us / 1000, us % 1000)
-    } else {
-        format!("{}.{}", us / 1000, us % 1000 / 100)
-    }
-}
-
-/// Errors and counters of one run.
-pub(super) fn verdict(run: &Run, settings: &Settings) -> String {
-    let mut out = String::new();
-    let _ = write!(out, "{}: ", counted(run.workers, "worker"));
-    if run.interrupted {
-        out.push_str("interrupted; ");
-    }
-    if run.unfinished > 0 {
-        let _ = write!(out, "{} sections cut off; ", run.unfinished);
-    }
-    let _ = write!(out, "errors: {}; ", run.errors);
-    match &run.counter_check {
-        _ if settings.form == Form::Lock => out.push_str("nothing was written\n"),
-        None => out.push_str("counters: NOT CHECKED\n"),
-        Some(check) if check.is_exact() => {
-            let unknown = match check.unknown {
-                0 => String::new(),
-                unknown => format!(", {unknown} of unknown outcome"),
-            };
-            let _ = writeln!(
-                out,
-                "counters: exact\n  {} increments acknowledged{unknown}, {} stored",
-                check.acknowledged, check.stored,
-            );
-        }
-        Some(check) => {
-            let _ = writeln!(
-                out,
-                "counters: NOT EXACT\n  {} increments acknowledged, {} of unknown outcome, {} stored;\n  \
-                 {} LOST, {} too many; {} of {} counters not read",
-                check.acknowledged,
-                check.unknown,
-                check.stored,
-                check.lost,
-                check.surplus,
-                check.unread,
-                check.keys,
-            );
-        }
-    }
-    for row in &run.errors_by_code {
-        let _ = writeln!(
-            out,
-            "  {} x {} {}: {}",
-            row.count, row.phase, row.code, row.message
-        );
-    }
-    out
-}
-
 fn probed(disk: &Disk) -> String {
     format!(
         "p50 {} ms, p99 {} ms, max {} ms ({} syncs)",
@@ -240,8 +171,8 @@ fn probed(disk: &Disk) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::super::counters::CounterCheck;
-    use super::super::report::tests::outcome;
     use super::super::report::{DiskReport, HighestRate};
+    use super::super::run::tests::outcome;
     use super::*;
 
     pub(crate) fn report(runs: Vec<Run>) -> Report {

@@ -1,97 +1,31 @@
-//! Short runs against a server in this process, over real sockets and without them.
+//! Short runs against a server in this process, over real sockets.
 
-use std::sync::Arc;
+#[path = "../tests/command/server.rs"]
+pub(super) mod server;
+
 use std::time::Duration;
 
 use clap::ValueEnum as _;
-use fermata::clock::{SystemClock, SystemIds};
-use fermata::engine::{Engine, EngineOptions, NoPeers, Packing, REPLICA_TTL};
-use fermata::limits::Limits;
-use fermata::server::{Server, bind};
-use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
-use fermata_client::ClientOptions;
-use fermata_proto::{AcquireLockRequest, CreateLockRefRequest, LockState};
-use tokio::sync::oneshot;
-use tokio::time::timeout;
-use tonic::Code;
+use fermata::access::{NewToken, Tokens};
+use fermata_client::{ClientOptions, Token};
 
+use self::server::{Running, server, server_of};
 use super::args::Plan;
-use super::interrupt::Interrupt;
 use super::keys::{KeyChoice, Near};
-use super::program::InProcess;
-use super::report::{Report, Run};
+use super::load;
+use super::report::Report;
+use super::run::Run;
+use super::sections::measure;
 use super::workload::Form;
-use super::{load, measure, measure_by};
-
-/// Only a test that fails waits for so long.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A running server; it ends when this is dropped.
-struct Running {
-    endpoint: String,
-    _stop: oneshot::Sender<()>,
-    _directory: tempfile::TempDir,
-}
-
-/// An engine, and the directory of its store.
-async fn engine(address: &str) -> (Engine, tempfile::TempDir) {
-    let directory = tempfile::tempdir().unwrap();
-    let store = EmbeddedStore::open(EmbeddedOptions::new(directory.path())).unwrap();
-    let engine = Engine::start(EngineOptions {
-        store: Arc::new(store).store(),
-        clock: Arc::new(SystemClock),
-        ids: Arc::new(SystemIds),
-        peers: Arc::new(NoPeers),
-        tables: Vec::new(),
-        write_back: std::collections::BTreeSet::new(),
-        limits: Limits::default(),
-        name: String::new(),
-        zone: String::new(),
-        address: address.to_owned(),
-        peer_address: String::new(),
-        packing: Packing::default(),
-        replica_ttl: REPLICA_TTL,
-    })
-    .await
-    .unwrap();
-    (engine, directory)
-}
-
-/// A replica that is called without a network.
-fn in_process(engine: Engine) -> InProcess {
-    let replica = Server::new(engine.clone(), Arc::new(SystemIds)).in_process();
-    InProcess::new(replica.service(), async move {
-        engine.stop();
-        engine.leave(Duration::from_secs(10)).await;
-        drop(replica);
-    })
-}
-
-async fn server() -> Running {
-    let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let (engine, directory) = engine(&address).await;
-    let (stop, stopped) = oneshot::channel::<()>();
-    tokio::spawn(
-        Server::new(engine, Arc::new(SystemIds)).serve_tcp(vec![listener], async move {
-            drop(stopped.await);
-        }),
-    );
-    Running {
-        endpoint: format!("http://{address}"),
-        _stop: stop,
-        _directory: directory,
-    }
-}
 
 /// A short run of four workers.
 async fn bench(server: &Running, change: impl FnOnce(&mut Plan)) -> Report {
     let mut plan = plan(vec![server.endpoint.clone()]);
     change(&mut plan);
-    measure(&plan, None).await.unwrap()
+    measure(&plan).await.unwrap()
 }
 
-fn plan(endpoints: Vec<String>) -> Plan {
+pub(super) fn plan(endpoints: Vec<String>) -> Plan {
     Plan {
         form: Form::Full,
         endpoints,
@@ -176,66 +110,21 @@ async fn new_keys_that_are_used_up_are_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sections_without_a_network_increment_exactly_until_the_replica_stops() {
-    let (engine, _directory) = engine("").await;
-    let counts = engine.clone();
-    let replica = in_process(engine);
-    for form in [Form::Full, Form::Short] {
-        let plan = Plan {
-            form,
-            ..plan(Vec::new())
-        };
-        let mut interrupt = Interrupt::listen();
-        let report = measure_by(&plan, Some(&replica), &mut interrupt).await;
-        let report = report.unwrap();
+async fn a_server_that_knows_its_clients_is_measured_with_a_token() {
+    let new = NewToken::new("billing", [7; 32]).unwrap();
+    let server = server_of(Some(Tokens::parse(&new.line).unwrap())).await;
+    for (pipeline, sessions) in [(true, 0), (false, 2)] {
+        let report = bench(&server, |plan| {
+            plan.options.token = Some(Token::from_text(&new.token).unwrap());
+            plan.pipeline = pipeline;
+            plan.sessions = sessions;
+        })
+        .await;
         assert!(report.clean, "{report:?}");
-        let run = &report.runs[0];
-        assert!(run.sections > 0 && run.connections == 0, "{run:?}");
-        // They are the calls of the replica, counted there.
-        assert!(counts.counts().swaps >= run.sections);
     }
-    let mut client = replica.client();
-    replica.stop().await;
-    let ask = CreateLockRefRequest {
-        key: "late".to_owned(),
-        ..CreateLockRefRequest::default()
-    };
-    let refused = client.create_lock_ref(ask, PATIENCE).await.unwrap_err();
-    assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_without_a_network_keeps_its_deadline_and_the_limits() {
-    let (engine, _directory) = engine("").await;
-    let replica = in_process(engine);
-    let mut client = replica.client();
-    let ask = |bytes| CreateLockRefRequest {
-        key: "k".to_owned(),
-        owner: "o".repeat(bytes),
-        ..CreateLockRefRequest::default()
-    };
-    let limit = Limits::default().message_bytes_max;
-    let refused = client
-        .create_lock_ref(ask(limit), PATIENCE)
-        .await
-        .unwrap_err();
-    assert!(
-        refused.message().contains(&limit.to_string()),
-        "{refused:?}"
-    );
-
-    client.create_lock_ref(ask(1), PATIENCE).await.unwrap();
-    let second = client.create_lock_ref(ask(1), PATIENCE).await.unwrap();
-    let second = second.into_inner();
-    let wait = AcquireLockRequest {
-        lock_ref: second.lock_ref,
-        wait: prost_types::Duration::try_from(Duration::from_secs(3600)).ok(),
-        ..AcquireLockRequest::default()
-    };
-    // The first one lives on without being claimed for a TTL.
-    let waited = timeout(PATIENCE, client.acquire_lock(wait, Duration::from_secs(2)));
-    let waited = waited.await.unwrap().unwrap().into_inner();
-    assert_eq!(waited.state(), LockState::Waiting);
+    let report = bench(&server, |plan| plan.form = Form::Lock).await;
+    let errors = &report.runs[0].errors_by_code;
+    assert_eq!(errors[0].code, "UNAUTHENTICATED", "{errors:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -230,7 +230,7 @@ impl Caller {
             table: self.workload.table.clone(),
             request_id: request_id.to_string(),
             ttl: prost_types::Duration::try_from(self.workload.ttl).ok(),
-            owner: "fermata bench".to_owned(),
+            owner: "fermata-bench".to_owned(),
             read_value,
             ..CreateLockRefRequest::default()
         };

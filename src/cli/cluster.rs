@@ -114,34 +114,23 @@ impl ClusterFlags {
 
     /// Reads all layers for a command that needs the cluster and nothing else of the configuration.
     pub fn load(self, file: SettingsFile) -> Result<Config, Problems> {
-        self.load_with(file, None, Config::check_cluster)
-    }
-
-    /// Reads all layers for a command that runs a replica on the cluster, whatever `store.kind` is elsewhere.
-    pub fn load_replica(self, file: SettingsFile) -> Result<Config, Problems> {
-        let kind = Flag {
-            name: "--in-process",
-            key: "store.kind".to_owned(),
-            value: "cassandra".to_owned(),
-        };
-        self.load_with(file, Some(kind), Config::check)
+        self.load_with(file, Config::check_cluster)
     }
 
     /// Reads all layers for a command that asks no cluster.
     pub fn load_names(self, file: SettingsFile) -> Result<Config, Problems> {
-        self.load_with(file, None, |_| Ok(()))
+        self.load_with(file, |_| Ok(()))
     }
 
     fn load_with(
         self,
         file: SettingsFile,
-        more: Option<Flag>,
         check: impl FnOnce(&Config) -> Result<(), Vec<String>>,
     ) -> Result<Config, Problems> {
         let sources = Sources {
             file: file.path(),
             environment: Sources::process_environment(),
-            flags: self.into_flags().chain(more).collect(),
+            flags: self.into_flags().collect(),
         };
         Config::load_with(&sources, check)
     }

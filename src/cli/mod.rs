@@ -4,7 +4,6 @@
 
 mod aside;
 mod backup;
-mod bench;
 pub mod check;
 mod child;
 mod cluster;
@@ -75,7 +74,6 @@ enum FermataCommand {
     Delete(delete::Args),
     Token(token::Args),
     Explain(explain::Args),
-    Bench(fermata_bench::Args<bench::Flags>),
     /// Print completions for a shell
     #[command(after_help = "Example: fermata completions bash > /etc/bash_completion.d/fermata")]
     Completions {
@@ -121,7 +119,6 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
         | FermataCommand::Completions { .. } => Err(Failure::usage(
             "options before the command are for client commands; give those of this one after it",
         )),
-        FermataCommand::Bench(args) => fermata_bench::run(args, &before).await,
         FermataCommand::Lock(mut args) => {
             args.remote = args.remote.or(&before);
             lock::run(args).await

@@ -1,4 +1,4 @@
-//! What a replica is made of, as the configuration says: for `serve`, and for a benchmark that runs one of its own.
+//! What a replica is made of, as the configuration says.
 
 pub mod cassandra;
 

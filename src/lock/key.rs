@@ -3,9 +3,19 @@
 use std::fmt;
 use std::sync::Arc;
 
-use percent_encoding::utf8_percent_encode;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::lock_ref::ENCODED;
+/// What of a key is written as `%XX`: all but letters, digits and these.
+pub(super) const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'~')
+    .remove(b':')
+    .remove(b'/')
+    .remove(b'=')
+    .remove(b'+')
+    .remove(b',');
 
 /// The name of a table: 1 to 40 ASCII letters, digits or `_`, a letter first.
 ///

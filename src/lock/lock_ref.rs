@@ -6,24 +6,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::{percent_decode_str, utf8_percent_encode};
 
 use super::fence::Fence;
-use super::key::{InvalidKey, Key, KeyId, TableName};
+use super::key::{ENCODED, InvalidKey, Key, KeyId, TableName};
 use super::secret::{Secret, Tag};
 use super::state::Seq;
-
-/// What of a key is written as `%XX`: all but letters, digits and these.
-pub(super) const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'_')
-    .remove(b'.')
-    .remove(b'~')
-    .remove(b':')
-    .remove(b'/')
-    .remove(b'=')
-    .remove(b'+')
-    .remove(b',');
 
 /// What one entry in one key's queue is called. Everybody may know it: it lets nobody act.
 #[derive(Clone, PartialEq, Eq, Hash)]

@@ -14,7 +14,5 @@ pub(crate) use fence::next_fence;
 pub use fence::{CoreLimits, Fence, FenceError};
 pub use key::{InvalidKey, Key, KeyId, NameHash, TableName, TableNameError};
 pub use lock_ref::{EntryName, EntryNameError, LockRef, LockRefError, with_grant};
-pub use secret::{Secret, Tag};
-pub use state::{
-    EndReason, Ended, EndedAs, EndedEntry, Liveness, Lookup, Mode, ReplicaId, Seq, SessionId,
-};
+pub use secret::{Secret, SessionId, Tag};
+pub use state::{EndReason, Ended, EndedAs, EndedEntry, Liveness, Lookup, Mode, ReplicaId, Seq};

@@ -10,8 +10,7 @@ use std::fmt;
 use aws_lc_rs::digest::{Context, SHA256};
 use uuid::{Builder, Uuid};
 
-use super::key::KeyId;
-use super::state::SessionId;
+use super::key::{KeyId, NameHash};
 
 /// Letters and digits without those that are mistaken for each other (Crockford's base 32).
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
@@ -112,6 +111,10 @@ fn letter(digit: u128) -> char {
     char::from(ALPHABET[at])
 }
 
+/// A client's session.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SessionId(pub Uuid);
+
 impl SessionId {
     /// The id of no session: all others are of another kind of UUID.
     const OF_NONE: SessionId = SessionId(Uuid::max());
@@ -129,6 +132,16 @@ impl SessionId {
         } else {
             SessionId::OF_NONE
         })
+    }
+    /// By which replicas are ranked where one is to keep it.
+    pub fn name_hash(self) -> NameHash {
+        NameHash::of(self.0.as_bytes().iter().copied())
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 

@@ -5,8 +5,7 @@ use std::fmt;
 
 use uuid::Uuid;
 
-use super::key::NameHash;
-use super::secret::Tag;
+use super::secret::{SessionId, Tag};
 
 /// The number of an entry in the queue of a key: assigned by the home of the key in the order of Creates (I1), rising,
 /// never reused. Starts at 1.
@@ -37,23 +36,6 @@ impl fmt::Display for Seq {
 pub struct ReplicaId(pub Uuid);
 
 impl fmt::Display for ReplicaId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// A client's session.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct SessionId(pub Uuid);
-
-impl SessionId {
-    /// By which replicas are ranked where one is to keep it.
-    pub fn name_hash(self) -> NameHash {
-        NameHash::of(self.0.as_bytes().iter().copied())
-    }
-}
-
-impl fmt::Display for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

@@ -133,9 +133,9 @@ fn doubts(own: &CertificateDer<'_>, now: Duration) -> Vec<String> {
         // Whether it can be used is found out elsewhere.
         return Vec::new();
     };
-    let parsed = parsed.tbs_certificate;
+    let parsed = parsed.tbs_certificate();
     let mut doubts = Vec::new();
-    let (from, to) = (parsed.validity.not_before, parsed.validity.not_after);
+    let (from, to) = (parsed.validity().not_before, parsed.validity().not_after);
     if now < from.to_unix_duration() {
         doubts.push(format!(
             "it is not valid before {from}: clients will not connect"
@@ -146,7 +146,7 @@ fn doubts(own: &CertificateDer<'_>, now: Duration) -> Vec<String> {
         Some(left) if left < EXPIRES_SOON => doubts.push(format!("it expires on {to}")),
         Some(_) => {}
     }
-    if let Ok(Some((_, BasicConstraints { ca: true, .. }))) = parsed.get() {
+    if let Ok(Some((_, BasicConstraints { ca: true, .. }))) = parsed.get_extension() {
         doubts.push(
             "it is a CA's own: many clients will not connect to a server that shows it. Let the CA sign one for this server"
                 .to_owned(),
@@ -159,10 +159,9 @@ fn doubts(own: &CertificateDer<'_>, now: Duration) -> Vec<String> {
 /// `CN=worker,O=Acme`.
 pub(super) fn identity(certificate: &CertificateDer<'_>) -> Result<Arc<str>, String> {
     let parsed = Certificate::from_der(certificate);
-    let parsed = parsed
-        .map_err(|error| format!("it cannot be read: {error}"))?
-        .tbs_certificate;
-    let names = parsed.get::<SubjectAltName>();
+    let parsed = parsed.map_err(|error| format!("it cannot be read: {error}"))?;
+    let parsed = parsed.tbs_certificate();
+    let names = parsed.get_extension::<SubjectAltName>();
     let names = names.map_err(|error| format!("its other names cannot be read: {error}"))?;
     let names = names.map_or_else(Vec::new, |(_, SubjectAltName(names))| names);
     let mut workloads = names.iter().filter_map(|name| match name {
@@ -174,7 +173,7 @@ pub(super) fn identity(certificate: &CertificateDer<'_>) -> Result<Arc<str>, Str
     let identity = match (workloads.next(), workloads.next()) {
         (Some(one), None) => one.to_owned(),
         (Some(_), Some(_)) => return Err("it has more than one SPIFFE id".to_owned()),
-        (None, _) => parsed.subject.to_string(),
+        (None, _) => parsed.subject().to_string(),
     };
     match identity.len() {
         0 => Err("it names nobody: it has no subject and no SPIFFE id".to_owned()),

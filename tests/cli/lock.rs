@@ -127,7 +127,7 @@ fn teaches(help: &str) {
 fn help_teaches() {
     let world = World::new();
     // Those of an operator of servers, and what is no command of its own.
-    let others = ["serve", "check", "bench", "completions", "help"];
+    let others = ["serve", "check", "completions", "help"];
     let mut seen = 0;
     for command in commands(&world.text(&["--help"])) {
         if others.contains(&command.as_str()) {

@@ -10,7 +10,6 @@
 
 mod backup;
 mod balancer;
-mod bench;
 mod explain;
 mod json;
 mod library;

@@ -11,7 +11,7 @@ use super::terminal::Terminal;
 use super::world::{World, until};
 
 /// Those that print and end; what each prints, in part.
-const PRINT: [(&[&str], &str); 16] = [
+const PRINT: [(&[&str], &str); 15] = [
     (&["--help"], "Examples:"),
     (&["--version"], "fermata "),
     (&["restore", "--help"], "--above"),
@@ -27,19 +27,6 @@ const PRINT: [(&[&str], &str); 16] = [
     (&["health"], "serving"),
     (&["get", "k"], "a value"),
     (&["locks", "show", "k"], "k"),
-    (
-        &[
-            "bench",
-            "lock",
-            "--workers",
-            "1",
-            "--duration",
-            "100ms",
-            "--warm-up",
-            "0s",
-        ],
-        "sections/s",
-    ),
 ];
 
 #[test]

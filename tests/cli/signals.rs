@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::world::{World, lives, until};
+use super::world::{World, until};
 
 pub fn send(pid: i32, signal: Signal) {
     kill(Pid::from_raw(pid), signal).unwrap();
@@ -136,18 +136,6 @@ fn whatever_waits_or_measures_ignores_what_it_was_started_to_ignore_and_ends_by_
         let (ended, said) = running.end();
         assert_eq!(ended.code(), Some(143), "{command}: {said}");
     }
-    let bench = "bench lock --workers 1 --warm-up 0s --duration 1s";
-    let measuring = world.start_shell(&format!("trap '' INT; exec fermata {bench}"));
-    let pid = measuring.pid();
-    let comm = format!("/proc/{pid}/comm");
-    until(|| std::fs::read_to_string(&comm).is_ok_and(|name| name == "fermata\n"));
-    // In whatever it does meanwhile.
-    until(|| {
-        send(pid, Signal::SIGINT);
-        !lives(&pid.to_string())
-    });
-    let (ended, said) = measuring.end();
-    assert!(ended.success() && !said.contains("interrupted"), "{said}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A shell in a pseudo-terminal, and the screen that a person would see.
 
 use std::io::{Read, Write};
+use std::num::NonZeroU16;
 use std::sync::{Arc, Condvar, Mutex};
 
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
@@ -34,7 +35,7 @@ impl Terminal {
         command.env("FERMATA_ENDPOINT", &world.endpoint);
         let shell = pair.slave.spawn_command(command).unwrap();
         drop(pair.slave);
-        let parser = vt100::Parser::new(size.rows, size.cols, 1_000);
+        let parser = vt100::Parser::new(some(size.rows), some(size.cols), 1_000);
         let shown = Arc::new((Mutex::new(parser), Condvar::new()));
         let mut screen = pair.master.try_clone_reader().unwrap();
         let draw = Arc::clone(&shown);
@@ -96,7 +97,7 @@ impl Terminal {
     /// Gives the terminal another size.
     pub fn resize(&self, rows: u16, columns: u16) {
         let mut parser = self.shown.0.lock().unwrap();
-        parser.screen_mut().set_size(rows, columns);
+        parser.screen_mut().set_size(some(rows), some(columns));
         self.master.resize(size(rows, columns)).unwrap();
     }
 
@@ -116,6 +117,10 @@ impl Terminal {
         );
         screen
     }
+}
+
+fn some(cells: u16) -> NonZeroU16 {
+    cells.try_into().unwrap()
 }
 
 fn size(rows: u16, cols: u16) -> PtySize {

@@ -155,6 +155,7 @@ fn linked() -> BTreeSet<Package> {
         .args([
             "tree",
             "--locked",
+            "--workspace",
             "--all-features",
             "--target",
             &target,

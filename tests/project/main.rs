@@ -10,6 +10,7 @@
 )]
 
 mod chart;
+mod circles;
 mod contract;
 mod dependencies;
 mod documents;

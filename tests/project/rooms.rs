@@ -1,10 +1,10 @@
 //! Imports point one way: rpc -> engine -> key -> lock, session; engine -> membership -> store (the traits) -> key, lock.
 //! `cli` and `server` put the parts together. Which crate may use which is said in their manifests.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::files;
-use super::source::{code_only, named, named_to};
+use super::source::{code_only, named};
 
 /// A room, and what it may name of others. `store::*` is a part of a room; the deepest line counts. `fermata_*` is
 /// another crate of ours.
@@ -95,7 +95,6 @@ const ROOMS: &[(&str, &[&str])] = &[
             "clock",
             "config",
             "engine",
-            "fermata_bench",
             "fermata_cassandra",
             "fermata_client",
             "fermata_command",
@@ -232,118 +231,4 @@ fn every_select_of_the_engine_and_of_membership_has_an_order() {
         random.is_empty(),
         "without `biased;` the order is random, and a simulation cannot be repeated: {random:?}"
     );
-}
-
-/// The names that the `mod.rs` of a folder hands on, and the file of each.
-fn handed_on(folder: &str) -> BTreeMap<String, String> {
-    let code = code_only(&files::text(&format!("{folder}/mod.rs")));
-    let uses = code.split("use ").skip(1);
-    let mut found = BTreeMap::new();
-    for line in uses.filter_map(|rest| rest.split(';').next()) {
-        let Some((file, names)) = line.split_once("::") else {
-            continue;
-        };
-        for name in names.split(['{', '}', ',']) {
-            found.insert(name.trim().to_owned(), file.trim().to_owned());
-        }
-    }
-    found
-}
-
-/// The files of a folder and of its folders, and which of the others each names. (What stands in a folder of the same name
-/// belongs to its file.)
-fn uses(folder: &str) -> BTreeMap<String, BTreeSet<String>> {
-    let depth = folder.split('/').count();
-    let paths: Vec<String> = files::ending(".rs")
-        .into_iter()
-        .filter(|path| path.starts_with(&format!("{folder}/")) && !files::is_test(path))
-        .collect();
-    let is_file = |part: &str| paths.contains(&format!("{folder}/{part}.rs"));
-    // One file, or all that a folder hands on.
-    let files_of = |parts: &[&str]| -> Vec<String> {
-        match parts {
-            [file, ..] if is_file(file) => vec![(*file).to_owned()],
-            [inner, rest @ ..] if paths.contains(&format!("{folder}/{inner}/mod.rs")) => {
-                let handed_on = handed_on(&format!("{folder}/{inner}"));
-                let file = |name: &&str| match is_file(&format!("{inner}/{name}")) {
-                    true => Some((*name).to_owned()),
-                    false => handed_on.get(*name).cloned(),
-                };
-                match rest.first().and_then(file) {
-                    Some(file) => vec![format!("{inner}::{file}")],
-                    None => handed_on
-                        .values()
-                        .map(|file| format!("{inner}::{file}"))
-                        .collect(),
-                }
-            }
-            _ => Vec::new(),
-        }
-    };
-    let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for path in &paths {
-        let module = module_of(path);
-        // What only declares and hands on its parts is none of them.
-        if path.ends_with("/mod.rs") {
-            continue;
-        }
-        let room = module[..depth - 1].join("::");
-        let names = named_to(depth + 1, &code_only(&files::text(path)), &module);
-        for this in files_of(&module[depth - 1..]) {
-            let others = names.iter().filter_map(|name| {
-                let rest = name.strip_prefix(&format!("{room}::"))?;
-                // `pub(super)` names the folder that the file stands in.
-                if this
-                    .rsplit_once("::")
-                    .is_some_and(|(inner, _)| inner == rest)
-                {
-                    return None;
-                }
-                Some(files_of(&rest.split("::").collect::<Vec<_>>()))
-            });
-            let others = others.flatten().filter(|other| *other != this);
-            let others: Vec<String> = others.collect();
-            uses.entry(this).or_default().extend(others);
-        }
-    }
-    uses
-}
-
-/// Files that use each other, whatever lies between them.
-fn circle(uses: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String>> {
-    let mut left = uses.clone();
-    loop {
-        let known: BTreeSet<String> = left.keys().cloned().collect();
-        let is_leaf = |others: &BTreeSet<String>| others.is_disjoint(&known);
-        let leaves: Vec<String> = left
-            .iter()
-            .filter(|(_, others)| is_leaf(others))
-            .map(|(part, _)| part.clone())
-            .collect();
-        if leaves.is_empty() {
-            return (!left.is_empty()).then(|| known.into_iter().collect());
-        }
-        for leaf in leaves {
-            left.remove(&leaf);
-        }
-    }
-}
-
-#[test]
-fn no_files_of_the_heart_use_each_other_in_a_circle() {
-    for folder in [
-        "src/engine",
-        "src/key/machine",
-        "src/membership",
-        "src/session",
-    ] {
-        let uses = uses(folder);
-        assert!(!uses.is_empty(), "{folder}");
-        assert_eq!(circle(&uses), None, "{folder}: {uses:#?}");
-    }
-    let of = |a: &str, b: &str| (a.to_owned(), BTreeSet::from([b.to_owned()]));
-    let chain = BTreeMap::from([of("a", "b"), of("b", "c")]);
-    assert_eq!(circle(&chain), None);
-    let around = BTreeMap::from([of("a", "b"), of("b", "c"), of("c", "a"), of("d", "a")]);
-    assert_eq!(circle(&around).unwrap().len(), 4);
 }

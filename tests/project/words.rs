@@ -1,7 +1,5 @@
 //! What no file of this project may be called or say.
 
-mod old;
-
 use std::collections::BTreeMap;
 
 use super::files;

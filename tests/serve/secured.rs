@@ -273,39 +273,6 @@ async fn clients_are_known_by_token_certificate_or_socket_and_by_nothing_else() 
     );
 }
 
-#[test]
-fn the_benchmark_measures_a_server_that_knows_its_clients() {
-    let authority = Authority::named("ours");
-    let billing = token("billing");
-    let server = Server::start(Files::new(&authority, &[&billing], EVERYTHING));
-    let token_file = server.files.path("token");
-    replace(&token_file, &billing.token);
-    let bench = |args: &[&str], known: bool| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fermata"));
-        command.arg("bench").args(args);
-        command.args(["--duration", "300ms", "--warm-up", "0s"]);
-        command.args(["--endpoint", &server.endpoint]);
-        command.arg("--ca").arg(authority.file());
-        if known {
-            command.arg("--token-file").arg(&token_file);
-        }
-        command.output().unwrap()
-    };
-    for form in [
-        &["section", "--workers", "2", "--pipeline"][..],
-        &["section", "--workers", "2", "--sessions", "2"],
-        &["lock", "--workers", "2"],
-        &["waiters", "--waiters", "2"],
-    ] {
-        let measured = bench(form, true);
-        assert!(measured.status.success(), "{form:?}: {measured:?}");
-    }
-    let nobody = bench(&["lock", "--workers", "2"], false);
-    assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
-    let said = String::from_utf8_lossy(&nobody.stdout).into_owned();
-    assert!(said.contains("UNAUTHENTICATED"), "{said}");
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_outlives_the_certificates_that_it_was_made_with() {
     let (first, second) = (Authority::named("first"), Authority::named("second"));

@@ -4,6 +4,7 @@
 //! What a single command does, and anything of the server, must not live here.
 
 pub mod at_start;
+mod environment;
 pub mod exit;
 pub mod failure;
 pub mod ignored;

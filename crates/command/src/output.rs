@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 use unicode_width::UnicodeWidthStr;
 
+use crate::environment::variable;
 use crate::stdout;
 
 /// How to print.
@@ -45,13 +46,13 @@ pub fn say(text: &str) {
 
 /// Whether stdout takes colours: it is a terminal, and the user did not say otherwise.
 pub fn colour() -> bool {
-    io::stdout().is_terminal() && crate::remote::variable("NO_COLOR").is_none() && moves_cursor()
+    io::stdout().is_terminal() && variable("NO_COLOR").is_none() && moves_cursor()
 }
 
 /// Whether the terminal can move its cursor, as a screen or a line that changes needs: not one of which nothing is known
 /// (no TERM, as for what `cron` or an editor runs).
 pub fn moves_cursor() -> bool {
-    is_able(crate::remote::variable("TERM").as_deref())
+    is_able(variable("TERM").as_deref())
 }
 
 fn is_able(term: Option<&str>) -> bool {

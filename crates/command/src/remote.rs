@@ -4,13 +4,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
-use std::{env, fs, io, thread};
+use std::{fs, io, thread};
 
 use fermata_client::{Client, ClientOptions, FileError, Tls, Token};
 use fermata_files::{SMALL_FILE_BYTES_MAX, read_regular};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::interval;
 
+pub use crate::environment::variable;
 use crate::failure::Failure;
 use crate::output::{Format, one_line, say};
 use crate::span::Span;
@@ -97,11 +98,6 @@ impl Remote {
     /// Whether none was given.
     pub fn is_empty(&self) -> bool {
         *self == Remote::default()
-    }
-
-    /// Whether an endpoint was given as an option.
-    pub fn names_endpoints(&self) -> bool {
-        !self.endpoints.is_empty()
     }
 
     /// The endpoints in force.
@@ -413,11 +409,6 @@ enum Reading<T> {
     /// Somebody writes it meanwhile.
     Waits,
     Done(T),
-}
-
-/// An environment variable that is set to something.
-pub fn variable(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// Who runs this, for labels: `user@host`.

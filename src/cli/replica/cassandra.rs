@@ -114,7 +114,7 @@ impl Starting {
     }
 
     /// Starts the engine, or says why that cannot be.
-    pub async fn once(
+    async fn once(
         &self,
         engine: &Engine,
         engine_options: &impl Fn(Store) -> EngineOptions,

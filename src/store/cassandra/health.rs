@@ -217,7 +217,7 @@ async fn judge_tables(
 ) -> Result<Vec<Finding>, SchemaError> {
     let found = tables::found(driver, &schema.keyspace).await?;
     let mut findings = Vec::new();
-    for (name, kind) in tables::all(schema) {
+    for (name, kind) in tables::all(&schema.tables) {
         let Some(table) = found.iter().find(|one| one.table == name) else {
             findings.push(wrong(format!("there is no table {name}"), apply));
             continue;

@@ -27,6 +27,7 @@ mod shared;
 mod skip;
 mod statements;
 mod tables;
+mod unreadable;
 
 /// How states become statements, and what the answers mean: for tests in which modelled nodes answer.
 #[doc(hidden)]
@@ -56,9 +57,9 @@ pub use restored::{RestoredError, restored};
 use self::health::Finding;
 use self::in_doubt::InDoubtSwaps;
 use self::rows::{Asks, Rows};
-use self::scan::Unreadable;
 use self::schema::{Schema, SchemaError};
 use self::statements::{Cql, Shape};
+use self::unreadable::Unreadable;
 use super::{Store, StoreCounts, StoreError, StoreHealth};
 use crate::lock::{KeyId, TableName};
 

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use fermata_cassandra::{Driver, Keyspace, Use, Value};
+use fermata_cassandra::{Driver, Fault, Keyspace, Use, Value};
 
-use super::schema::SchemaError;
-use crate::store::StoreError;
+use super::tables::unreadable;
 
 /// The datacenters of a cluster, and how many nodes each has.
 pub(super) type Datacenters = BTreeMap<String, usize>;
@@ -130,14 +129,14 @@ pub(super) struct Copies {
 
 impl Copies {
     /// Of this keyspace; `None` where there is none.
-    pub async fn of(driver: &Driver, keyspace: &Keyspace) -> Result<Option<Copies>, SchemaError> {
+    pub async fn of(driver: &Driver, keyspace: &Keyspace) -> Result<Option<Copies>, Fault> {
         let text = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?";
         let statement = driver.prepare(Use::Read, text).await?;
         let values = [Value::text(keyspace.as_str())];
         let rows = driver.execute(&statement, &values).await?;
         let map = rows.into_iter().next();
         let map = map.map(|mut row| row.map("replication")).transpose();
-        let map = map.map_err(|error| SchemaError::Refused(StoreError::from(error).to_string()))?;
+        let map = map.map_err(unreadable)?;
         Ok(map.flatten().map(|map| Copies::described(&map)))
     }
 

@@ -2,8 +2,6 @@
 //! all of them; only the page itself is kept in memory.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use fermata_cassandra::{Row, TokenRange, Value, present};
 use futures_util::{StreamExt as _, stream};
@@ -11,14 +9,13 @@ use futures_util::{StreamExt as _, stream};
 use super::CassandraStore;
 use super::rows::Asks;
 use super::statements::Cql;
+use super::unreadable::Unreadable;
 use crate::key::KeyState;
 use crate::lock::{Key, KeyId, ReplicaId, TableName};
 use crate::store::{Listed, StoreError};
 
 /// How many rows of a page are read at once.
 const LOADED_AT_ONCE: usize = 16;
-/// How often it is said that a row cannot be read.
-const SAID_EVERY: Duration = Duration::from_secs(60);
 
 /// The `limit` smallest keys that were offered.
 pub(super) struct Smallest<K, T> {
@@ -51,22 +48,6 @@ pub(super) const ALL: TokenRange = TokenRange {
     above: i64::MIN,
     up_to: i64::MAX,
 };
-/// Rows that could not be read, and when that was said last.
-#[derive(Debug, Default)]
-pub(super) struct Unreadable {
-    said: Mutex<Option<Instant>>,
-}
-
-impl Unreadable {
-    /// A row is left out for this. Listings are made all the time: said once a minute.
-    fn note(&self, what: &str) {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.is_none_or(|at| at.elapsed() >= SAID_EVERY) {
-            *said = Some(Instant::now());
-            tracing::warn!(what, "a row cannot be read; it is left out of listings");
-        }
-    }
-}
 
 /// One page of what is in the rows of a listing, and where it goes on. A row that cannot be read hides no others.
 pub(super) async fn readable<A: Asks, T>(

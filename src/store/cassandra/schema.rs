@@ -1,8 +1,6 @@
 //! The tables: their text, how they are made, and which version of them a keyspace has.
 
-use fermata_cassandra::{
-    CassandraOptions, ColumnError, ConnectFault, Driver, Fault, Keyspace, Use, Value,
-};
+use fermata_cassandra::{CassandraOptions, ConnectFault, Driver, Fault, Keyspace, Use, Value};
 
 use super::replication::{self, Copies};
 pub use super::replication::{Replication, ReplicationError};
@@ -10,9 +8,8 @@ use super::rows::applied;
 use super::statements::{
     Cql, HAND_OVER_REQUEST_TABLE, REPLICA_TABLE, data_table, lock_table, single_table,
 };
-use super::tables::{self, TableKind};
+use super::tables::{self, TableKind, columns, unreadable};
 use crate::lock::TableName;
-use crate::store::StoreError;
 
 /// The version of the schema that this program works with.
 pub const VERSION: i32 = 6;
@@ -20,10 +17,6 @@ pub const VERSION: i32 = 6;
 pub(super) const PART: &str = "locks";
 /// The row of `schema_version` with the floor of fences: one that no transaction writes.
 pub(super) const FENCE_PART: &str = "fences";
-/// How long Cassandra keeps what says that a row was deleted, for tables that transactions write, in seconds.
-/// Its memory of transactions lives as long, and three hours at least.
-pub(super) const GC_GRACE_S: i32 = 10_800;
-
 /// The keyspace and its tables.
 #[derive(Clone, Debug)]
 pub struct Schema {
@@ -182,7 +175,7 @@ pub async fn apply(
         }
     }
     driver.agree_on_schema().await?;
-    tables::set(&driver, schema, say).await?;
+    tables::set(&driver, &schema.keyspace, &schema.tables, say).await?;
     note_version(&driver, &schema.keyspace).await
 }
 
@@ -242,26 +235,6 @@ pub(super) async fn version(driver: &Driver, keyspace: &Keyspace) -> Result<Opti
     let rows = driver.execute(&statement, &[Value::text(PART)]).await?;
     let found = rows.into_iter().next().map(|mut row| row.int("version"));
     Ok(found.transpose().map_err(unreadable)?.flatten())
-}
-
-/// The columns that a table has; none where there is no table.
-pub(super) async fn columns(
-    driver: &Driver,
-    keyspace: &Keyspace,
-    table: &str,
-) -> Result<Vec<String>, Fault> {
-    let text = Cql::Columns.text(keyspace);
-    let statement = driver.prepare(Use::Read, &text).await?;
-    let values = [Value::text(keyspace.as_str()), Value::text(table)];
-    let mut columns = Vec::new();
-    for mut row in driver.execute(&statement, &values).await? {
-        columns.extend(row.text("column_name").map_err(unreadable)?);
-    }
-    Ok(columns)
-}
-
-pub(super) fn unreadable(error: ColumnError) -> Fault {
-    Fault::Refused(StoreError::from(error).to_string())
 }
 
 #[cfg(test)]

@@ -2,10 +2,15 @@
 
 use fermata_cassandra::{ColumnError, Driver, Fault, Keyspace, Use, Value};
 
-use super::schema::{GC_GRACE_S, Schema, SchemaError, columns, unreadable};
 use super::statements::{
-    HAND_OVER_REQUEST_TABLE, HAND_OVER_REQUEST_TTL_S, REPLICA_TABLE, single_table,
+    Cql, HAND_OVER_REQUEST_TABLE, HAND_OVER_REQUEST_TTL_S, REPLICA_TABLE, single_table,
 };
+use crate::lock::TableName;
+use crate::store::StoreError;
+
+/// How long Cassandra keeps what says that a row was deleted, for tables that transactions write, in seconds.
+/// Its memory of transactions lives as long, and three hours at least.
+const GC_GRACE_S: i32 = 10_800;
 
 /// After so long without an answer of a node a coordinator asks another one as well. As shipped it is what 99 of 100
 /// reads of the table take, which grows with each read that waits for a node that hangs.
@@ -119,8 +124,8 @@ fn is_soon(retry: &str) -> bool {
     retry == "always" || matches!(ms, Some(Ok(ms)) if ms <= f64::from(SPECULATIVE_RETRY_MS_MAX))
 }
 
-/// The tables of a schema that have options of ours, by their names.
-pub(super) fn all(schema: &Schema) -> Vec<(String, TableKind)> {
+/// The tables that have options of ours, by their names: these, and those that there is one of.
+pub(super) fn all(tables: &[TableName]) -> Vec<(String, TableKind)> {
     let mut all = vec![
         ("sessions".to_owned(), TableKind::Sessions),
         (REPLICA_TABLE.to_owned(), TableKind::Replicas),
@@ -129,7 +134,7 @@ pub(super) fn all(schema: &Schema) -> Vec<(String, TableKind)> {
             TableKind::HandOverRequests,
         ),
     ];
-    for table in &schema.tables {
+    for table in tables {
         all.push((format!("lock_{table}"), TableKind::Locks));
         all.push((format!("data_{table}"), TableKind::Data));
     }
@@ -166,14 +171,35 @@ pub(super) async fn found(
     decoded.map_err(unreadable)
 }
 
+/// The columns that a table has; none where there is no table.
+pub(super) async fn columns(
+    driver: &Driver,
+    keyspace: &Keyspace,
+    table: &str,
+) -> Result<Vec<String>, Fault> {
+    let text = Cql::Columns.text(keyspace);
+    let statement = driver.prepare(Use::Read, &text).await?;
+    let values = [Value::text(keyspace.as_str()), Value::text(table)];
+    let mut columns = Vec::new();
+    for mut row in driver.execute(&statement, &values).await? {
+        columns.extend(row.text("column_name").map_err(unreadable)?);
+    }
+    Ok(columns)
+}
+
+pub(super) fn unreadable(error: ColumnError) -> Fault {
+    Fault::Refused(StoreError::from(error).to_string())
+}
+
 /// Sets the options of tables that were made with others.
 pub(super) async fn set(
     driver: &Driver,
-    schema: &Schema,
+    keyspace: &Keyspace,
+    tables: &[TableName],
     say: &(dyn Fn(&str) + Sync),
-) -> Result<(), SchemaError> {
-    let found = found(driver, &schema.keyspace).await?;
-    for (name, kind) in all(schema) {
+) -> Result<(), Fault> {
+    let found = found(driver, keyspace).await?;
+    for (name, kind) in all(tables) {
         let Some(table) = found.iter().find(|one| one.table == name) else {
             continue;
         };
@@ -185,7 +211,7 @@ pub(super) async fn set(
         if wanted.is_empty() {
             continue;
         }
-        let (table, wanted) = (single_table(&schema.keyspace, &name), wanted.join(" AND "));
+        let (table, wanted) = (single_table(keyspace, &name), wanted.join(" AND "));
         say(&format!("{table}: {wanted}"));
         let text = format!("ALTER TABLE {table} WITH {wanted}");
         driver.change_schema(&text).await?;

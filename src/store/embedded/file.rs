@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use redb::backends::FileBackend;
 use redb::{Builder, Database, Durability, ReadableDatabase, ReadableTable};
 
 use super::isolate::isolated;
@@ -82,7 +83,7 @@ impl Medium {
         if let Some(faults) = &self.faults {
             return self.builder().create_with_backend(faults.ended(file)?);
         }
-        self.builder().create_file(file)
+        self.builder().create_with_backend(FileBackend::new(file)?)
     }
 
     /// Makes the tables in an empty file.

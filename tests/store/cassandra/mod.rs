@@ -8,7 +8,6 @@ mod faults;
 mod hanging;
 mod local;
 mod membership;
-mod music;
 #[path = "../../support/cql_proxy.rs"]
 mod proxy;
 mod queue;

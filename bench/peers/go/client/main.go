@@ -1,6 +1,6 @@
 // Critical sections by the clients of etcd and of Redlock: lock, read a counter, write one more, unlock.
 //
-// The same closed loop as `fermata bench section`: a worker begins a section when its last one ended; what began after the
+// The same closed loop as `fermata-bench section`: a worker begins a section when its last one ended; what began after the
 // warm-up is counted, to its end. Prints `begin` and `end` around what is counted, then a line of JSON.
 package main
 
@@ -18,10 +18,10 @@ import (
 	"time"
 )
 
-// How many workers share a connection, as in `fermata bench`.
+// How many workers share a connection, as in `fermata-bench`.
 const workersPerConnection = 16
 
-// After an error a worker pauses for so long, as in `fermata bench`.
+// After an error a worker pauses for so long, as in `fermata-bench`.
 const pauseAfterError = 50 * time.Millisecond
 
 // The time that a call has.
@@ -299,7 +299,7 @@ func sum(workers []*worker, from time.Time) (report, error) {
 	return r, nil
 }
 
-// near is the key of a section, of so many: most often of this part, else of one of the others, as in `fermata bench`.
+// near is the key of a section, of so many: most often of this part, else of one of the others, as in `fermata-bench`.
 func near(count, own, parts int, share float64) int {
 	part := own
 	if rand.Float64() >= share {

@@ -18,15 +18,15 @@ import org.apache.zookeeper.KeeperException;
 /**
  * Critical sections by Curator's InterProcessMutex on ZooKeeper: lock, read a counter, write one more, unlock.
  *
- * <p>The same closed loop as `fermata bench section` and as the Go client beside this one: a worker begins a section when its last
+ * <p>The same closed loop as `fermata-bench section` and as the Go client beside this one: a worker begins a section when its last
  * one ended; what began after the warm-up is counted, to its end. Prints `begin` and `end` around what is counted, then a line of
  * JSON.
  */
 public final class Sections {
-  /** How many workers share a connection, as in `fermata bench`. */
+  /** How many workers share a connection, as in `fermata-bench`. */
   private static final int WORKERS_PER_CONNECTION = 16;
 
-  /** After an error a worker pauses for so long, as in `fermata bench`. */
+  /** After an error a worker pauses for so long, as in `fermata-bench`. */
   private static final long PAUSE_MS = 50;
 
   private static final long CALL_WITHIN_S = 30;
