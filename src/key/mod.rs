@@ -2,7 +2,7 @@
 //! ([`machine::Machine`]), which takes events and gives effects.
 //!
 //! Nothing here knows a store, a socket, a task, a clock or a source of ids: time and outcomes come in with the events.
-//! The numbers H1 to H12 are those of "One home a key" in `docs/design.md`.
+//! The numbers H1 to H12 stand in `docs/decisions/0001-one-home-per-key.md`.
 
 mod command;
 mod decide;

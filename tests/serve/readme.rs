@@ -1,5 +1,5 @@
-//! The session in the README, run as a reader would: every block that begins with "```console session", in
-//! one shell, on an empty server. What is shown there is what must come out, but for what differs each time.
+//! The sessions of the README and of the gRPC tutorial, run as a reader would: every block that begins with
+//! "```console session", in one shell, on an empty server. The output must be as shown, except for tokens and secrets.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -20,9 +20,12 @@ struct Step {
 }
 
 fn session() -> Vec<Step> {
-    let readme = include_str!("../../README.md");
+    let documents = concat!(
+        include_str!("../../README.md"),
+        include_str!("../../docs/tutorial-grpc.md")
+    );
     let mut steps: Vec<Step> = Vec::new();
-    for block in readme.split("```console session\n").skip(1) {
+    for block in documents.split("```console session\n").skip(1) {
         let (block, _) = block.split_once("\n```").unwrap();
         for line in block.lines() {
             match (line.strip_prefix("$ "), steps.last_mut()) {
@@ -86,7 +89,7 @@ fn what_differs_each_time_is_left_out() {
 #[test]
 fn the_session_in_the_readme_runs_as_shown() {
     let steps = session();
-    assert!(steps.len() > 8, "the README lost its session");
+    assert!(steps.len() > 12, "a document lost its session");
     if Command::new("grpcurl").arg("--version").output().is_err() {
         let required = std::env::var(REQUIRE).is_ok_and(|value| value == "1");
         assert!(
