@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lock::{CoreLimits, Key};
 
-/// So many streams of a connection are counted.
+/// The most that `streams_per_connection_max` may be: each takes 1 KiB of the window of its connection.
 pub const STREAMS_PER_CONNECTION_MAX: u32 = 16 * 1024;
 
 /// The limits in force. What is above one of them is refused with an error that names it.
@@ -63,7 +63,8 @@ pub struct Limits {
     pub wait_max_ms: u64,
     /// How long a call without a deadline may take, a wait aside, in milliseconds.
     pub call_max_ms: u64,
-    /// What one connection may hold in memory, in bytes: messages that come in, and answers that were not sent yet.
+    /// What one connection may hold in memory, in bytes: half is for messages that come in, half for answers that were not sent
+    /// yet.
     pub connection_bytes_max: u64,
     /// What all connections of clients may hold so. Above that, who holds most loses a connection.
     pub bytes_in_flight_max: u64,

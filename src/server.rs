@@ -65,11 +65,9 @@ const HEADERS_BYTES_MAX: u32 = 16 * 1024;
 /// A whole message fits the window of its stream, so that a large value costs no extra round trips.
 const STREAM_WINDOW_MIN: u32 = 64 * 1024;
 const STREAM_WINDOW_MAX: u32 = 16 * 1024 * 1024;
-/// As many whole messages may be on their way in one connection …
-const WINDOWS_PER_CONNECTION: u32 = 4;
-/// … and not fewer bytes for each call that it may have. h2 closes a connection (ENHANCE_YOUR_CALM) when
-/// too many small frames are unread: each counts as 256 bytes, and half the window is the limit. A burst
-/// of as many calls as are allowed must not come near that.
+/// So many bytes of a connection may be unread for each call that it may have, and one whole message: with the defaults 2 MiB.
+/// h2 closes a connection (ENHANCE_YOUR_CALM) when too many small frames are unread: each counts as 256 bytes, and half the
+/// window is the limit. A burst of as many calls as are allowed must not come near that.
 const WINDOW_PER_CALL: u32 = 1024;
 /// What HTTP/2 allows.
 const CONNECTION_WINDOW_MAX: u32 = i32::MAX as u32;
@@ -229,7 +227,7 @@ impl Server {
         let (cut_off, cut) = Stopping::pair();
         let health = Health::new().await;
         let routes = self.routes(&limits, stopping.clone(), &health)?;
-        let connections = connection::guarded(admitted, cut.clone());
+        let connections = connection::guarded(admitted, stopping.clone(), cut.clone());
         let mut accepting = stopping.clone();
         let listeners = std::mem::take(&mut self.peer_listeners);
         let peers = self.serve_peers(listeners, &limits, stopping.clone(), cut);
@@ -310,11 +308,12 @@ impl Server {
         let accounts = Accounts::new(connection::unbounded(PEER_CONNECTIONS_MAX));
         let counted = connection::counted(listen::connections(listeners), accounts);
         let routes = Routes::new(service).prepare();
+        let stops = stopping.clone();
         let stopped = async move { stopping.stopped().await };
         let server = http2_of_peers(limits).layer(layer);
         match client.tls() {
             None => {
-                let plain = connection::guarded(counted, cut);
+                let plain = connection::guarded(counted, stops, cut);
                 server
                     .serve_with_incoming_shutdown(routes, plain, stopped)
                     .await
@@ -325,7 +324,7 @@ impl Server {
                     handshake::secured(counted, Side::Replica(Arc::default()), move || {
                         tls.acceptor()
                     });
-                let secured = connection::guarded(secured, cut);
+                let secured = connection::guarded(secured, stops, cut);
                 server
                     .serve_with_incoming_shutdown(routes, secured, stopped)
                     .await
@@ -392,12 +391,10 @@ async fn end_untaken(accounts: &Accounts, answer_max: Duration) -> Infallible {
 
 /// What clients may hold.
 fn account_limits(limits: &Limits) -> AccountLimits {
-    let (_, window) = windows(limits, limits.streams_per_connection_max);
     AccountLimits {
         connections_max: limits.connections_max,
         connection_bytes_max: limits.connection_bytes_max,
         bytes_max: limits.bytes_in_flight_max,
-        window_bytes: window.into(),
         answer_max: limits.answer_max(),
         listings_of_share: (limits.listings_max / 2).max(1),
     }
@@ -417,9 +414,7 @@ fn windows(limits: &Limits, streams_max: u32) -> (u32, u32) {
         .unwrap_or(STREAM_WINDOW_MAX)
         .clamp(STREAM_WINDOW_MIN, STREAM_WINDOW_MAX);
     let calls_window = streams_max.saturating_mul(WINDOW_PER_CALL);
-    let connection_window = (stream_window * WINDOWS_PER_CONNECTION)
-        .max(calls_window)
-        .min(CONNECTION_WINDOW_MAX);
+    let connection_window = stream_window.max(calls_window).min(CONNECTION_WINDOW_MAX);
     (stream_window, connection_window)
 }
 

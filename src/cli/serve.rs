@@ -23,7 +23,7 @@ use crate::clock::SystemIds;
 use crate::config::{NoDataDir, Problems};
 use crate::engine::EngineError;
 use crate::server::{self, ListenError, SecretError, Server, Stopped, TlsFileError};
-use crate::store::embedded::EmbeddedOpenError;
+use crate::store::embedded::{EmbeddedOpenError, EmbeddedStore};
 use crate::telemetry::{self, TelemetryError};
 use descriptors::TooFewDescriptors;
 use parts::{Net, Prepared, Protected};
@@ -44,7 +44,7 @@ use signals::{EndSignals, end_at_once};
 /// others, as much again at most. A second one, 0.2 s later at least, ends it at once.
 #[derive(Debug, Clone, clap::Args)]
 #[command(
-    after_help = "Exit status: 0 stopped by a signal; 69 the store cannot be opened; 70 it failed \
+    after_help = "Exit status: 0 stopped by a signal; 69 the store cannot be opened, or its directory was removed; 70 it failed \
     while it ran; 71 an address cannot be listened on; 78 the configuration is not valid; 130 or 143 \
     ended at once by a second signal."
 )]
@@ -103,6 +103,9 @@ pub enum ServeError {
     /// A fault of this program.
     #[error("opening the store failed: {0}")]
     Opening(#[from] JoinError),
+    /// An operator must find out who removed the data directory, and restore a copy.
+    #[error("{0}")]
+    DataLost(String),
     /// The server went away unasked.
     #[error(transparent)]
     Server(#[from] server::ServerError),
@@ -122,7 +125,9 @@ impl ServeError {
             | ServeError::Descriptors(_)
             | ServeError::Telemetry(_) => exit::CONFIG,
             ServeError::Listen(_) | ServeError::System { .. } => exit::OS,
-            ServeError::Store(_) | ServeError::Engine(_) => exit::UNAVAILABLE,
+            ServeError::Store(_) | ServeError::Engine(_) | ServeError::DataLost(_) => {
+                exit::UNAVAILABLE
+            }
             ServeError::Opening(_) | ServeError::Server(_) => exit::SOFTWARE,
         }
     }
@@ -179,6 +184,7 @@ pub async fn run(args: Args) -> Result<u8, ServeError> {
             return Ok(0);
         }
         never = later => match never {},
+        why = lost(started.embedded.as_deref()) => return Err(ServeError::DataLost(why)),
         _ = signals.next() => {}
     }
     let _ = stop.send(());
@@ -207,4 +213,12 @@ pub async fn run(args: Args) -> Result<u8, ServeError> {
         "stopped"
     );
     Ok(0)
+}
+
+/// Why the store is of no use any more, once that is so.
+async fn lost(store: Option<&EmbeddedStore>) -> String {
+    match store {
+        Some(store) => store.until_lost().await,
+        None => std::future::pending().await,
+    }
 }

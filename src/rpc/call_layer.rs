@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, Request, Response};
 use http_body_util::BodyExt as _;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{timeout, timeout_at};
 use tonic::body::Body;
 use tonic::{Code, Status};
 use tower::{Layer, Service};
@@ -18,10 +18,7 @@ use tracing::field::Empty;
 
 use super::AccessCheck;
 use super::access_check;
-use super::budget::{
-    Account, Arrival, CallForm, CallInFlight, ConnectionInfo, ReceivedBody, ReservedBytes,
-    UnreadBody, UnsentBody, WithoutRoom,
-};
+use super::budget::{Account, AnswerBody, AnswerForm, Arrival, ConnectionInfo, ReceivedBody};
 use super::deadline::Deadline;
 use super::listing_turns::ListingTurns;
 use super::status;
@@ -137,22 +134,21 @@ where
         match self.layer.check.login(path, request.headers(), caller) {
             Ok(login) => drop(request.extensions_mut().insert(login)),
             Err(refused) => {
-                if let Some(account) = account {
-                    account.note_stranger();
-                }
-                return Box::pin(refuse(request, account.cloned(), refused.into_http()));
+                return Box::pin(refuse(
+                    request,
+                    account.cloned(),
+                    false,
+                    refused.into_http(),
+                ));
             }
         }
         if let Some(overloaded) = self.layer.overloaded(request.uri().path()) {
-            if let Some(account) = account {
-                account.note_refused();
-            }
-            return Box::pin(refuse(request, account.cloned(), overloaded));
+            return Box::pin(refuse(request, account.cloned(), true, overloaded));
         }
         let path = request.uri().path();
         let open = account.map(|account| {
             let keeps_in_use = !access_check::is_open(path);
-            account.begin(form_of(path), bytes_of(request.headers()), keeps_in_use)
+            account.begin(bytes_of(request.headers()), keeps_in_use)
         });
         let ours = path.starts_with(OURS);
         let writes = ours && may_write(path);
@@ -177,12 +173,14 @@ where
             request.extensions_mut().insert(turns);
         }
         let answered = async move {
-            let reserved = match (&open, answers.brings_values) {
-                (Some(open), true) => match reserved(open, answer_by).await {
-                    Ok(reserved) => reserved,
-                    Err(no_room) => return Ok(no_room.into_http()),
-                },
-                (None, _) | (_, false) => None,
+            let _turn = match &open {
+                Some(open) if answers.form == AnswerForm::Read => {
+                    match timeout_at(answer_by, open.account().read_turn()).await {
+                        Ok(turn) => turn,
+                        Err(_elapsed) => return Ok(status::no_room().into_http()),
+                    }
+                }
+                Some(_) | None => None,
             };
             let call = inner.call(request);
             // tonic's own timer sits outside of this layer, starts later and is polled after it: a call
@@ -203,16 +201,17 @@ where
             };
             let code = code_of(response.headers()).unwrap_or(Code::Ok);
             tracing::debug!(?code, "answered");
-            Ok(match open {
-                None => response,
-                Some(open) => {
-                    open.answered();
-                    response.map(|body| {
-                        let body = UnsentBody::new(body, open, answers.refusal, reserved);
-                        Body::new(body)
-                    })
-                }
-            })
+            let Some(open) = open else {
+                return Ok(response);
+            };
+            open.answered();
+            let (head, body) = response.into_parts();
+            Ok(
+                match AnswerBody::new(body, open, answers.form, answer_by).await {
+                    Ok(body) => Response::from_parts(head, Body::new(body)),
+                    Err(no_room) => no_room.into_http(),
+                },
+            )
         };
         Box::pin(answered.instrument(span))
     }
@@ -223,19 +222,11 @@ fn is_stream_in(path: &str) -> bool {
     STREAMS_IN.iter().any(|method| path.ends_with(method))
 }
 
-fn form_of(path: &str) -> CallForm {
-    let method = path.rsplit('/').next().unwrap_or_default();
-    match method {
-        _ if is_stream_in(path) => CallForm::Stream,
-        "WatchLock" | "Watch" | "Backup" => CallForm::Answers,
-        _ => CallForm::Unary,
-    }
-}
-
 /// Answers a call with this, without doing anything of it. Its message is read before, and dropped.
 async fn refuse<E>(
     request: Request<Body>,
     account: Option<Arc<Account>>,
+    keeps_in_use: bool,
     refused: Response<Body>,
 ) -> Result<Response<Body>, E> {
     let is_stream = is_stream_in(request.uri().path());
@@ -243,8 +234,8 @@ async fn refuse<E>(
     let header_bytes = bytes_of(request.headers());
     let _call = account
         .as_ref()
-        .map(|account| account.begin(form_of(request.uri().path()), header_bytes, false));
-    let mut body = UnreadBody::new(request.into_body(), account);
+        .map(|account| account.begin(header_bytes, keeps_in_use));
+    let mut body = request.into_body();
     let read_out = async { while let Some(Ok(_)) = body.frame().await {} };
     if !is_stream {
         let _ = timeout(REFUSED_WITHIN, read_out).await;
@@ -260,29 +251,12 @@ fn bytes_of(headers: &HeaderMap) -> usize {
     lengths.sum()
 }
 
-/// Room for the value that a call is to answer. `None`: nothing is bounded there.
-async fn reserved(
-    open: &CallInFlight,
-    answer_by: Instant,
-) -> Result<Option<ReservedBytes>, Status> {
-    let account = open.account();
-    if !account.is_bounded() {
-        return Ok(None);
-    }
-    match timeout_at(answer_by, Arc::clone(account).reserve_value()).await {
-        Ok(reserved) => Ok(Some(reserved)),
-        Err(_elapsed) => Err(status::no_room()),
-    }
-}
-
 /// What the answers of a method are, as far as memory goes.
 #[derive(Clone, Copy)]
 struct AnswerKind {
-    /// There is to be room for a value before it is read.
-    brings_values: bool,
+    form: AnswerForm,
     /// It may go over all that there is.
     is_listing: bool,
-    refusal: WithoutRoom,
 }
 
 impl AnswerKind {
@@ -298,17 +272,16 @@ impl AnswerKind {
                 | "ListKeys"
                 | "DescribeKey"
         );
-        let (brings_values, refusal) = match method {
-            _ if is_listing => (true, WithoutRoom::NothingDone),
-            "Get" | "CriticalGet" => (true, WithoutRoom::NothingDone),
-            "CreateLockRef" | "AcquireLock" => (false, WithoutRoom::Repeat),
-            _ => (false, WithoutRoom::Never),
+        let form = match method {
+            _ if is_listing => AnswerForm::Read,
+            "Get" | "CriticalGet" => AnswerForm::Read,
+            "WatchLock" | "ForwardWatch" | "Watch" | "Backup" => AnswerForm::Always,
+            // What keeps locks alive is not refused.
+            "RenewLocks" => AnswerForm::Always,
+            _ if is_stream_in(path) => AnswerForm::Always,
+            _ => AnswerForm::Done,
         };
-        AnswerKind {
-            brings_values,
-            is_listing,
-            refusal,
-        }
+        AnswerKind { form, is_listing }
     }
 }
 

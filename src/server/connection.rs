@@ -11,19 +11,23 @@ use std::time::Duration;
 use fermata_tls as tls;
 use futures_util::{Stream, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Sleep, sleep};
+use tokio::time::sleep;
 use tonic::transport::server::Connected;
 
 use crate::access::Origin;
 use crate::clock::{Clock as _, SystemClock};
 use crate::log_throttle::LogThrottle;
-use crate::rpc::budget::{
-    AccountLimits, Accounts, Connection, ConnectionInfo, FrameScan, PREFACE_BYTES, ShareOf,
-};
+use crate::rpc::budget::{AccountLimits, Accounts, Connection, ConnectionInfo, ShareOf};
 use crate::rpc::stopping::Stopping;
 
-/// How long a client may take for what it sends first. (Pings start only after it.)
+/// What an HTTP/2 client sends first, in bytes, and how long it may take. (Pings start only after it.)
+const PREFACE_BYTES: usize = 24;
 const PREFACE_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long a client gets to go away once the server stops, where no call of it is in flight.
+const GO_AWAY_WITHIN: Duration = Duration::from_secs(1);
+/// How often it is looked whether one is.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A connection, and what it counts as for as long as it is there.
 pub(super) struct Admitted<IO> {
@@ -37,7 +41,6 @@ pub(super) fn unbounded(connections_max: usize) -> AccountLimits {
         connections_max,
         connection_bytes_max: u64::MAX,
         bytes_max: u64::MAX,
-        window_bytes: 0,
         answer_max: Duration::MAX,
         listings_of_share: 1,
     }
@@ -77,14 +80,18 @@ fn origin<IO: Connected>(io: &IO) -> Option<Origin> {
     info.downcast::<Origin>().ok().map(|origin| *origin)
 }
 
-/// The same, each with a limit on how long it may say nothing. `cut` ends all of them.
+/// The same, each with a limit on how long it may say nothing. `stopping` ends those on which no call is in flight, `cut` all.
 pub(super) fn guarded<IO, E>(
     counted: impl Stream<Item = Result<Admitted<IO>, E>>,
+    stopping: Stopping,
     cut: Stopping,
 ) -> impl Stream<Item = Result<Guarded<IO>, E>> {
     let tls_spoken = Arc::default();
     counted.map(move |admitted| {
-        admitted.map(|admitted| Guarded::new(admitted, cut.clone(), Arc::clone(&tls_spoken)))
+        admitted.map(|admitted| {
+            let (stopping, cut) = (stopping.clone(), cut.clone());
+            Guarded::new(admitted, stopping, cut, Arc::clone(&tls_spoken))
+        })
     })
 }
 
@@ -93,28 +100,46 @@ pub(super) struct Guarded<IO> {
     io: IO,
     /// Resolves when the connection is to end; `None` after it did.
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// While the preface is awaited: how much of it came, and when it is too late.
-    preface: Option<(usize, Pin<Box<Sleep>>)>,
+    /// While the preface is awaited: how much of it came, and what ends that.
+    preface: Option<(usize, Pin<Box<dyn Future<Output = ()> + Send>>)>,
     counted: Connection,
-    /// What comes in and goes out; `None`: nothing is bounded there.
-    frames: Option<(FrameScan, FrameScan)>,
     tls_spoken: Arc<LogThrottle>,
 }
 
 impl<IO> Guarded<IO> {
-    fn new(admitted: Admitted<IO>, mut cut: Stopping, tls_spoken: Arc<LogThrottle>) -> Self {
-        let until_cut = Arc::clone(admitted.counted.account()).until_cut();
-        let is_bounded = admitted.counted.account().is_bounded();
+    fn new(
+        admitted: Admitted<IO>,
+        stopping: Stopping,
+        mut cut: Stopping,
+        tls_spoken: Arc<LogThrottle>,
+    ) -> Self {
+        let account = Arc::clone(admitted.counted.account());
+        let until_cut = Arc::clone(&account).until_cut();
+        let mut serves = stopping.clone();
+        let unused = async move {
+            serves.stopped().await;
+            sleep(GO_AWAY_WITHIN).await;
+            while account.calls() > 0 {
+                sleep(LOOK_EVERY).await;
+            }
+        };
+        let mut serves = stopping;
+        let no_preface = async move {
+            tokio::select! {
+                () = serves.stopped() => {}
+                () = sleep(PREFACE_WITHIN) => {}
+            }
+        };
         Guarded {
             io: admitted.io,
             end: Some(Box::pin(async move {
                 tokio::select! {
                     () = cut.stopped() => {}
                     () = until_cut => {}
+                    () = unused => {}
                 }
             })),
-            preface: Some((0, Box::pin(sleep(PREFACE_WITHIN)))),
-            frames: is_bounded.then(|| (FrameScan::of_client(), FrameScan::of_server())),
+            preface: Some((0, Box::pin(no_preface))),
             counted: admitted.counted,
             tls_spoken,
         }
@@ -131,16 +156,6 @@ impl<IO> Guarded<IO> {
             Some(_) => Ok(()),
             None => Err(io::ErrorKind::ConnectionAborted.into()),
         }
-    }
-
-    /// At most so many bytes of this were sent. How many those are.
-    fn note_sent(&mut self, buf: &[u8], count: usize) -> usize {
-        let sent = buf.get(..count).unwrap_or(buf);
-        if let Some((_, outgoing)) = &mut self.frames {
-            let account = self.counted.account();
-            outgoing.advance(sent, |head| account.frame_sent(&head));
-        }
-        sent.len()
     }
 }
 
@@ -171,16 +186,6 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Guarded<IO> {
         }
         let before = buf.filled().len();
         ready!(Pin::new(&mut this.io).poll_read(cx, buf))?;
-        if let Some((incoming, _)) = &mut this.frames {
-            let came = buf.filled().get(before..).unwrap_or_default();
-            let account = this.counted.account();
-            incoming.advance(came, |head| account.frame_came(&head));
-            account.note_headers(incoming.kept_by_headers());
-            if let Some(why) = incoming.fault() {
-                account.cut(why);
-                return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
-            }
-        }
         if let Some((came, _)) = &mut this.preface {
             let first = buf.filled().get(before).copied();
             if *came == 0 && first.is_some_and(tls::is_begun_by) {
@@ -208,9 +213,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Guarded<IO> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         this.alive(cx)?;
-        let count = ready!(Pin::new(&mut this.io).poll_write(cx, buf))?;
-        this.note_sent(buf, count);
-        Poll::Ready(Ok(count))
+        Pin::new(&mut this.io).poll_write(cx, buf)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -232,12 +235,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Guarded<IO> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         this.alive(cx)?;
-        let count = ready!(Pin::new(&mut this.io).poll_write_vectored(cx, bufs))?;
-        let mut left = count;
-        for buf in bufs {
-            left -= this.note_sent(buf, left);
-        }
-        Poll::Ready(Ok(count))
+        Pin::new(&mut this.io).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {

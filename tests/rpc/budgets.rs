@@ -20,7 +20,7 @@ use crate::world::{World, hold};
 const KIB: u32 = 1024;
 const MIB: u64 = 1024 * 1024;
 
-/// A world in which a connection may hold 4 MiB, and the key `large` has a value of 256 KiB.
+/// A world in which a connection may hold 4 MiB, half of it answers, and the key `large` has a value of 256 KiB.
 async fn world(limits: Limits) -> World {
     let world = World::with(Limits {
         connection_bytes_max: 4 * MIB,
@@ -72,29 +72,15 @@ pub async fn until(mut is_so: impl AsyncFnMut() -> bool) {
 
 #[tokio::test]
 async fn answers_that_nobody_reads_are_bounded_and_others_go_on() {
-    // Where small values were read before, each is taken for a small one until it is there.
-    for (granted, small) in [(0, 0), (1, 0), (0, 40)] {
+    for granted in [0, 1] {
         let world = world(Limits {
             call_max_ms: 1_000,
             ..Limits::default()
         })
         .await;
         let mut hog = Frames::to(&world.engine);
-        hog.send(&hello_with_window(0)).await;
-        let mut before = Vec::new();
-        for stream in streams(small) {
-            let mut burst = call(stream, "Get", &get("small"));
-            burst.extend(window_update(stream, KIB));
-            hog.send(&burst).await;
-        }
-        until(async || {
-            before.extend(hog.ping().await);
-            refused(&before).len() == small as usize
-        })
-        .await;
-        let all = || streams(small + 200).skip(small as usize);
-        let mut burst = Vec::new();
-        for stream in all() {
+        let mut burst = hello_with_window(0);
+        for stream in streams(200) {
             burst.extend(call(stream, "Get", &get("large")));
             if granted > 0 {
                 burst.extend(window_update(stream, granted));
@@ -105,23 +91,23 @@ async fn answers_that_nobody_reads_are_bounded_and_others_go_on() {
         let mut came = Vec::new();
         until(async || {
             came.extend(hog.ping().await);
-            refused(&came).len() >= 185
+            refused(&came).len() >= 193
         })
         .await;
-        // 15 of a little more than 256 KiB fit into 4 MiB, or 14 with what HTTP/2 has of them.
+        // 7 of a little more than 256 KiB fit into 2 MiB.
         let kept = 200 - refused(&came).len();
-        assert!((14..=15).contains(&kept), "{kept}");
+        assert_eq!(kept, 7);
         let held = hog.accounts.held().bytes;
-        // With what of those HTTP/2 has, which is 16 KiB of each, and the calls themselves.
+        // With the slice of each that HTTP/2 has, and the calls themselves.
         let least = kept as u64 * (256 + 16) * 1024;
-        assert!((least..=4 * MIB + 15 * 32 * 1024).contains(&held), "{held}");
+        assert!((least..=2 * MIB + 7 * 40 * 1024).contains(&held), "{held}");
         let mut innocent = world.client().await;
         let read = innocent.get(get("large")).await.unwrap().into_inner();
         assert_eq!(read.value.len(), 256 * KIB as usize);
 
         // Whoever takes what there is gets it whole.
         let mut taken = window_update(0, 64 * KIB * KIB);
-        for stream in all().filter(|stream| !refused(&came).contains(stream)) {
+        for stream in streams(200).filter(|stream| !refused(&came).contains(stream)) {
             taken.extend(window_update(stream, 1024 * KIB));
         }
         hog.send(&taken).await;
@@ -174,10 +160,7 @@ async fn listings_that_nobody_reads_are_bounded() {
     })
     .await;
     let held = hog.accounts.held().bytes;
-    assert!(
-        (3 * MIB..=4 * MIB + 200 * 32 * 1024).contains(&held),
-        "{held}"
-    );
+    assert!((MIB..=2 * MIB + 20 * 32 * 1024).contains(&held), "{held}");
 }
 
 #[tokio::test]
@@ -237,44 +220,19 @@ pub async fn unread_renewals(frames: &mut Frames, session: &str, kib: u32) {
     let _ = frames.io.write_all(&burst).await;
 }
 
-/// What HTTP/2 has of messages that nobody asks for counts, and ends where answers are not taken.
+/// What HTTP/2 has of messages that nobody asks for is a window at most, and ends with the answers that are not taken.
 #[tokio::test]
-async fn messages_that_are_not_read_count_and_end_with_the_answers_that_nobody_takes() {
+async fn a_stream_whose_answers_nobody_takes_ends_its_connection() {
     let world = world(Limits {
-        answer_max_ms: 2_000,
+        answer_max_ms: 1_000,
         ..Limits::default()
     })
     .await;
     let session = session(&world).await;
     let mut hog = Frames::to(&world.engine);
     unread_renewals(&mut hog, &session, 800).await;
-    until(async || hog.accounts.held().bytes >= 700 * 1024).await;
     while hog.next().await.is_some() {}
     until(async || hog.accounts.held().bytes == 0 && hog.accounts.held().connections == 0).await;
-}
-
-#[tokio::test]
-async fn messages_that_are_not_read_are_bounded_over_all_connections() {
-    let world = world(Limits {
-        bytes_in_flight_max: 5 * MIB,
-        ..Limits::default()
-    })
-    .await;
-    let session = session(&world).await;
-    let mut hogs: [Frames; 10] = Frames::many(&world.engine);
-    for hog in &mut hogs {
-        unread_renewals(hog, &session, 800).await;
-    }
-    let accounts = &hogs[0].accounts;
-    until(async || {
-        let held = accounts.held();
-        (4..10).contains(&held.connections) && (3 * MIB..=5 * MIB).contains(&held.bytes)
-    })
-    .await;
-    // What was counted goes with its connection.
-    let accounts = accounts.clone();
-    drop(hogs);
-    until(async || accounts.held().bytes == 0).await;
 }
 
 /// What was read counts no longer, however it was cut.
@@ -355,12 +313,13 @@ async fn a_small_answer_that_nobody_takes_ends_its_connection() {
 async fn who_holds_most_is_cut_off_where_all_hold_too_much_together() {
     let world = world(Limits {
         call_max_ms: 1_000,
-        bytes_in_flight_max: 5 * MIB,
+        bytes_in_flight_max: 9 * MIB / 2,
         ..Limits::default()
     })
     .await;
-    let [mut large, mut small] = Frames::many(&world.engine);
-    for (frames, calls) in [(&mut small, 7), (&mut large, 16)] {
+    let [mut large, mut small, mut other] = Frames::many(&world.engine);
+    // Of the large one 7 answers have room.
+    for (frames, calls) in [(&mut small, 5), (&mut other, 5), (&mut large, 16)] {
         let mut burst = hello_with_window(0);
         for stream in streams(calls) {
             burst.extend(call(stream, "Get", &get("large")));
@@ -369,7 +328,8 @@ async fn who_holds_most_is_cut_off_where_all_hold_too_much_together() {
     }
     while large.next().await.is_some() {}
     small.ping().await;
-    assert_eq!(small.accounts.held().connections, 1);
+    other.ping().await;
+    assert_eq!(small.accounts.held().connections, 2);
 }
 
 #[tokio::test]
@@ -434,13 +394,11 @@ async fn messages_that_never_end_are_bounded_and_end() {
     // More than HTTP/2 grants at first is on its way.
     hog.ping().await;
     hog.send(&announced(200, 1_000)).await;
-    // What is announced counts at once, and so does what has to wait.
-    until(async || hog.accounts.held().bytes >= 3 * MIB).await;
+    // What is announced counts at once: 7 messages of a little more than 256 KiB fit into 2 MiB, and the calls themselves count.
+    let calls = 200 * 16 * 1024;
+    until(async || hog.accounts.held().bytes >= 7 * 256 * 1024 + calls).await;
     let held = hog.accounts.held().bytes;
-    // With what is unread, and what HTTP/2 has besides.
-    let unread = 200 * 1_256;
-    let calls = 200 * 12 * 1024;
-    assert!(held <= 4 * MIB + unread + calls, "{held}");
+    assert!(held <= 2 * MIB + calls + 200 * 1024, "{held}");
     let mut innocent = world.client().await;
     innocent.get(get("large")).await.unwrap();
     let mut came = Vec::new();

@@ -28,8 +28,6 @@ pub const END_HEADERS: u8 = 4;
 
 /// How much may be on its way in either direction.
 const BUFFER_BYTES: usize = 16 * 1024 * 1024;
-/// … or as little.
-const NARROW_BYTES: usize = 4 * 1024;
 
 /// A connection to a server of its own on an engine.
 pub struct Frames {
@@ -53,21 +51,11 @@ impl Frames {
         only
     }
 
-    /// One on which little is on its way: what is not taken stays with who sends it.
-    pub fn narrow(engine: &Engine) -> Frames {
-        let [only] = Frames::of(engine, NARROW_BYTES);
-        only
-    }
-
     /// The same to one server.
     pub fn many<const N: usize>(engine: &Engine) -> [Frames; N] {
-        Frames::of(engine, BUFFER_BYTES)
-    }
-
-    fn of<const N: usize>(engine: &Engine, buffer_bytes: usize) -> [Frames; N] {
         let server = Server::new(engine.clone(), Arc::new(SystemIds));
         let accounts = server.accounts();
-        let pairs = [(); N].map(|()| duplex(buffer_bytes));
+        let pairs = [(); N].map(|()| duplex(BUFFER_BYTES));
         let (clients, servers): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
         let connections = tokio_stream::iter(servers.into_iter().map(Ok::<_, std::io::Error>));
         tokio::spawn(server.serve(connections, std::future::pending()));

@@ -13,7 +13,6 @@ mod access_rules;
 mod bad_input;
 mod both_ways;
 mod budgets;
-mod buffers;
 mod capabilities;
 #[path = "../support/certificates.rs"]
 mod certificates;

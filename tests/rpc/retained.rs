@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use fermata::limits::Limits;
-use fermata_proto::{CreateLockRefRequest, CriticalPutRequest, GetRequest, ListLocksRequest};
+use fermata_proto::{CriticalPutRequest, GetRequest, ListLocksRequest};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::budgets::until;
 use crate::frames::grpc;
 use crate::frames::{
-    ACK, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, SETTINGS, call, frame,
-    headers_of, headers_of_path, hello, hello_with_window, streams, window_update,
+    ACK, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, SETTINGS, call,
+    call_in_frames, frame, headers_of, headers_of_path, hello, hello_with_window, path_of, streams,
+    window_update,
 };
 use crate::world::{World, hold};
 
@@ -32,12 +33,6 @@ pub fn ended(came: &[crate::frames::Came]) -> usize {
     let ends = came.iter();
     ends.filter(|came| came.kind == HEADERS && came.flags & END_STREAM != 0)
         .count()
-}
-
-/// The same, or were taken back.
-pub fn gone(came: &[crate::frames::Came]) -> usize {
-    let resets = came.iter().filter(|came| came.kind == RST_STREAM);
-    ended(came) + resets.count()
 }
 
 /// Whoever takes an answer up to its last bytes makes the server keep those, and not the whole.
@@ -73,14 +68,12 @@ async fn the_last_bytes_of_an_answer_keep_no_more_than_themselves() {
         came.extend(hog.ping().await);
         let data = came.iter().filter(|came| came.kind == DATA);
         let sent: usize = data.map(|came| came.payload.len()).sum();
-        // For the first ones too little was reserved, by some bytes: one may be refused.
         sent == (100 - ended(&came)) * 256 * KIB as usize
     })
     .await;
     assert!(ended(&came) < 16);
-    // That they are gone is shown where they are counted: src/rpc/budget/unsent.rs.
     let held = hog.accounts.held().bytes;
-    assert!(held <= 100 * 15 * 1024, "{held}");
+    assert!(held <= 100 * 18 * 1024, "{held}");
     let mut rest = Vec::new();
     for stream in streams(100) {
         rest.extend(window_update(stream, KIB));
@@ -144,33 +137,17 @@ async fn a_stream_counts_its_largest_message_until_it_ends() {
     .await;
 }
 
-/// An answer that is no more than headers has no body that could count: its stream does.
+/// A client that goes on with its headers without end.
 #[tokio::test]
-async fn refusals_that_nobody_takes_count_until_they_are_sent() {
-    const CALLS: u32 = 1_900;
+async fn a_block_of_headers_is_read_up_to_a_bound() {
     let world = world(Limits::default()).await;
-    let mut hog = Frames::narrow(&world.engine);
-    let mut burst = hello();
-    for stream in streams(CALLS) {
-        let no_key = CreateLockRefRequest::default();
-        burst.extend(call(stream, "CreateLockRef", &no_key));
-    }
-    hog.send(&burst).await;
-    let of_streams = |streams: u32| u64::from(streams) * 2 * 1024;
-    // Some were sent to where they are not taken: those are in no memory of the server.
-    let sent = CALLS / 4;
-    until(async || {
-        let held = hog.accounts.held().bytes;
-        held.is_multiple_of(2_048) && (of_streams(CALLS - sent)..=of_streams(CALLS)).contains(&held)
-    })
-    .await;
-    let mut came = Vec::new();
-    until(async || {
-        came.extend(hog.ping().await);
-        ended(&came) == CALLS as usize
-    })
-    .await;
-    until(async || hog.accounts.held().bytes == 0).await;
+    let mut frames = Frames::to(&world.engine);
+    frames.send(&hello()).await;
+    let block = [vec![0x83, 0x86], path_of(0x04, 200_000, false)].concat();
+    frames.send(&call_in_frames(1, &block, 16_384)).await;
+    while frames.next().await.is_some() {}
+    until(async || frames.accounts.held().connections == 0).await;
+    assert_eq!(frames.accounts.held().bytes, 0);
 }
 
 #[tokio::test]

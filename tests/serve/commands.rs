@@ -230,7 +230,7 @@ async fn rules_that_can_hardly_be_meant_are_pointed_at() {
     );
     // They were read at the start: that they are in force is news only once somebody asks.
     server.signal(Signal::SIGHUP);
-    let in_force = "rules: what is there now is in force";
+    let in_force = "rules: reloaded";
     until("it says so", || server.log().contains(in_force)).await;
     let log = server.log();
     assert_eq!(log.matches(in_force).count(), 1, "{log}");

@@ -460,15 +460,10 @@ async fn what_cannot_be_used_leaves_in_force_what_was_and_a_hangup_ends_nothing(
     server
         .files
         .know(&[&billing, &token("another")], EVERYTHING);
-    let reloads = || {
-        server
-            .log()
-            .matches(" tokens: what is there now is in force")
-            .count()
-    };
+    let reloads = || server.log().matches(" tokens: reloaded").count();
     until("what is right is taken", || reloads() >= 1).await;
     let certificates = || {
-        let taken = "certificates for clients: what is there now is in force";
+        let taken = "certificates for clients: reloaded";
         server.log().matches(taken).count()
     };
     // Of files that stay as they are nothing is taken again but for a hangup.
@@ -481,10 +476,7 @@ async fn what_cannot_be_used_leaves_in_force_what_was_and_a_hangup_ends_nothing(
     // What is logged is said anew as well.
     assert!(!server.log().contains(" DEBUG "));
     let said = |what| server.log().matches(what).count();
-    let (taken, refused) = (
-        "log.filter: what is there now is in force",
-        "log.filter: what is there now cannot be used",
-    );
+    let (taken, refused) = ("log.filter: reloaded", "log.filter: reload failed");
     until("it was taken at the hangup", || said(taken) == 1).await;
     replace(
         &server.files.path("config"),

@@ -1,13 +1,15 @@
 //! How `serve` starts, refuses to start, and ends.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use fermata_proto::{AcquireLockRequest, CreateLockRefRequest, LockState, ReleaseLockRequest};
+use fermata_proto::{
+    AcquireLockRequest, CreateLockRefRequest, GetRequest, LockState, ReleaseLockRequest,
+};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::task::JoinHandle;
@@ -253,17 +255,47 @@ async fn the_last_line_of_the_log_says_what_was_done() {
     assert!(last.contains(" INFO ") && last.ends_with(done), "{log}");
 }
 
+/// Nobody is served while a server stops: with the default grace of 10 s these would be an outage of that.
 #[tokio::test]
-async fn a_connection_that_says_nothing_is_cut_off_after_the_grace() {
+async fn connections_without_a_call_hold_up_no_stop() {
+    let preface = super::frames::hello();
+    for said in [&b""[..], &preface[..10], &preface] {
+        let data = tempfile::tempdir().unwrap();
+        let mut running = Running::start(data.path(), &[]);
+        let mut silent = std::net::TcpStream::connect(running.address()).unwrap();
+        silent.write_all(said).unwrap();
+        // It was accepted before this one is served.
+        let mut client = client(&format!("http://{}", running.address()));
+        client.get(GetRequest::default()).await.unwrap_err();
+        running.signal(Signal::SIGTERM);
+        let status = running.ended_within(Duration::from_secs(5)).await;
+        assert_eq!(status.code(), Some(0), "{}", said.len());
+    }
+}
+
+#[tokio::test]
+async fn a_server_whose_data_directory_is_removed_ends_and_says_so() {
     let data = tempfile::tempdir().unwrap();
-    let mut running = Running::start(data.path(), &["--shutdown-grace", "500ms"]);
-    let mut silent = std::net::TcpStream::connect(running.address()).unwrap();
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    running.signal(Signal::SIGTERM);
-    let status = running.ended_within(Duration::from_secs(5)).await;
-    assert_eq!(status.code(), Some(0));
-    // Whatever the server said before, there is no more.
-    let _ = silent.read(&mut [0; 256]);
+    let directory = data.path().join("data");
+    let mut running = Running::start(&directory, &[]);
+    let mut client = client(&format!("http://{}", running.address()));
+    client.get(get("k")).await.unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    let status = running.ended_within(Duration::from_secs(20)).await;
+    assert_eq!(status.code(), Some(69));
+    client.get(get("k")).await.unwrap_err();
+    let mut said = String::new();
+    let mut stderr = running.child.stderr.take().unwrap();
+    stderr.read_to_string(&mut said).unwrap();
+    assert!(said.contains("the data directory was removed"), "{said}");
+    assert!(!directory.exists());
+}
+
+fn get(key: &str) -> GetRequest {
+    GetRequest {
+        key: key.to_owned(),
+        ..GetRequest::default()
+    }
 }
 
 #[tokio::test]

@@ -78,7 +78,6 @@ mod progress;
 mod release;
 mod renewal;
 mod request;
-mod reread;
 mod retry;
 mod secret_text;
 mod sent_write;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fermata_files::ReloadingFile;
 use fermata_tls::{self as tls, FileError};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -12,8 +13,6 @@ use rustls::version::{TLS12, TLS13};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-
-use super::reread::Reread;
 
 /// What is spoken inside.
 const HTTP2: &[u8] = b"h2";
@@ -25,7 +24,7 @@ const HTTP2: &[u8] = b"h2";
 #[derive(Clone)]
 pub struct Tls {
     files: Arc<Files>,
-    last: Reread<Arc<ClientConfig>>,
+    last: ReloadingFile<Arc<ClientConfig>>,
 }
 
 struct Files {
@@ -45,7 +44,7 @@ impl Tls {
         let files = Arc::new(Files { ca, own });
         let config = files.read()?;
         let read_from = Arc::clone(&files);
-        let last = Reread::new("the certificates", config, move || {
+        let last = ReloadingFile::new("the certificates", config, move || {
             read_from.read().map_err(|error| error.to_string())
         });
         Ok(Tls { files, last })

@@ -5,11 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata_files::ReadError;
+use fermata_files::{ReadError, ReloadingFile};
 use tonic::Request;
 use tonic::metadata::AsciiMetadataValue;
-
-use super::reread::Reread;
 
 /// A file is read again this often at most, while calls are made.
 const READ_EVERY: Duration = Duration::from_secs(1);
@@ -26,7 +24,7 @@ enum Source {
     Text(AsciiMetadataValue),
     File {
         path: PathBuf,
-        last: Reread<AsciiMetadataValue>,
+        last: ReloadingFile<AsciiMetadataValue>,
     },
 }
 
@@ -48,7 +46,7 @@ impl Token {
         // At the start it may be a pipe, `<(...)`.
         let value = read(&path, fermata_files::read)?;
         let read_from = path.clone();
-        let last = Reread::new("the token", value, move || {
+        let last = ReloadingFile::new("the token", value, move || {
             let again = read(&read_from, fermata_files::read_regular);
             again.map_err(|error| error.to_string())
         });

@@ -1,13 +1,12 @@
 //! Which service to talk to, and how to print: the options that all client commands have. They may stand
 //! before the command or after it.
 
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
-use std::{fs, io, thread};
 
 use fermata_client::{Client, ClientOptions, FileError, Tls, Token};
-use fermata_files::{SMALL_FILE_BYTES_MAX, read_regular};
+use fermata_files::{InTimeError, SMALL_FILE_BYTES_MAX, read_regular};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::interval;
 
@@ -368,47 +367,22 @@ fn at_file(whence: &str, file: &Path, why: &str) -> Failure {
     Failure::usage(format!("{whence}: {}: {why}", file.display()))
 }
 
-/// What the reading of a file gives; fails where that takes too long, counted from `begun`, as on a file system that hangs. A pipe
-/// is waited for: who writes to it may have to ask somebody first.
+/// What the reading of a file gives; fails where that takes too long, counted from `begun`.
 fn in_time<T: Send + 'static>(
     file: &Path,
     (begun, within): (Instant, Duration),
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, String> {
-    let (news, heard) = mpsc::channel();
-    let named = file.to_owned();
-    let reading = move || {
-        // Nobody may wait for either any more.
-        if fs::metadata(named).is_ok_and(|found| !found.is_file()) {
-            let _ = news.send(Reading::Waits);
-        }
-        let _ = news.send(Reading::Done(read()));
-    };
-    let thread = thread::Builder::new().name("files".to_owned());
-    let no_thread = |error| format!("there is no thread to read it: {error}");
-    thread.spawn(reading).map_err(no_thread)?;
-    let ended_early = || "the thread that reads it ended early".to_owned();
-    match heard.recv_timeout(within.saturating_sub(begun.elapsed())) {
-        Ok(Reading::Done(read)) => Ok(read),
-        Ok(Reading::Waits) => match heard.recv() {
-            Ok(Reading::Done(read)) => Ok(read),
-            Ok(Reading::Waits) | Err(_) => Err(ended_early()),
-        },
-        Err(RecvTimeoutError::Timeout) => {
+    let left = within.saturating_sub(begun.elapsed());
+    fermata_files::in_time(file, left, read).map_err(|error| match error {
+        InTimeError::TooLate => {
             let within = Span::from_duration(within);
-            Err(format!(
+            format!(
                 "it could not be read within {within} (--timeout), as where its file system hangs"
-            ))
+            )
         }
-        Err(RecvTimeoutError::Disconnected) => Err(ended_early()),
-    }
-}
-
-/// How the reading of a file goes.
-enum Reading<T> {
-    /// Somebody writes it meanwhile.
-    Waits,
-    Done(T),
+        InTimeError::NoThread(_) => error.to_string(),
+    })
 }
 
 /// Who runs this, for labels: `user@host`.
@@ -421,34 +395,5 @@ pub fn who() -> String {
         (Some(user), Some(host)) => format!("{user}@{host}"),
         (Some(one), None) | (None, Some(one)) => one,
         (None, None) => String::new(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_that_hangs_is_named_and_a_pipe_is_waited_for() {
-        let within = Duration::from_millis(50);
-        let (hang, hangs) = mpsc::channel::<()>();
-        let hung = in_time(
-            Path::new("/proc/self/status"),
-            (Instant::now(), within),
-            move || hangs.recv(),
-        );
-        let why = hung.unwrap_err();
-        assert!(why.contains("within 50ms (--timeout)"), "{why}");
-        drop(hang);
-        // As a pipe.
-        let slow = in_time(
-            Path::new("/dev/null"),
-            (Instant::now(), within),
-            move || {
-                thread::sleep(4 * within);
-                7
-            },
-        );
-        assert_eq!(slow, Ok(7));
     }
 }

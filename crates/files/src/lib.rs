@@ -1,6 +1,7 @@
-//! Reads small files whole, with a bound: tokens, rules, certificates, keys, values.
+//! Reads small files whole, with a bound: tokens, rules, certificates, keys, values; and again while they are used.
 
-mod hung;
+mod in_time;
+mod reloading;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -9,7 +10,8 @@ use std::path::Path;
 
 use nix::fcntl::OFlag;
 
-pub use hung::{READS_MAX, begun_anew_after};
+pub use in_time::{InTimeError, in_time};
+pub use reloading::ReloadingFile;
 
 /// How large a file of tokens, rules, certificates or a key may be, in bytes.
 pub const SMALL_FILE_BYTES_MAX: u64 = 1024 * 1024;

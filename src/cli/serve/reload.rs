@@ -3,20 +3,21 @@
 //! Files are compared by what they hold: Kubernetes swaps a link to them, and two writes may have one time. What cannot be used
 //! leaves in force what was, and is tried again.
 
-mod reads;
-
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata_files::{SMALL_FILE_BYTES_MAX, read_regular};
+use fermata_files::{ReloadingFile, SMALL_FILE_BYTES_MAX, read_regular};
+use std::future::pending;
+
 use futures_util::future::join_all;
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
-use self::reads::{FileReads, ReloadRequests};
 use crate::access::{Access, AccessFiles};
+use crate::cli::detached::detached;
 use crate::cli::settings::Settings;
 use crate::lock::TableName;
 use crate::server::{ClientTls, ClientTlsFiles, PeerTls, PeerTlsFiles};
@@ -184,8 +185,8 @@ impl Watched {
             Ok(()) => {
                 // Whoever started it with that needs no news of it, nor whoever changed nothing.
                 match asked || !self.is_first && self.seen != self.taken {
-                    true => tracing::info!("{what}: what is there now is in force"),
-                    false => tracing::debug!("{what}: what is there now is in force"),
+                    true => tracing::info!("{what}: reloaded"),
+                    false => tracing::debug!("{what}: reloaded"),
                 }
                 // Unless they changed meanwhile: then nobody knows which of both was taken.
                 let is_same = self.seen.as_ref() == Some(&contents);
@@ -194,10 +195,7 @@ impl Watched {
             }
             Err(why) => {
                 if asked || self.refused.as_ref() != Some(&why) {
-                    tracing::warn!(
-                        why,
-                        "{what}: what is there now cannot be used; what was in force stays so"
-                    );
+                    tracing::warn!(why, "{what}: reload failed; keeping the previous version");
                 }
                 self.refused = Some(why);
             }
@@ -226,55 +224,58 @@ pub async fn follow(watched: Vec<Watched>, asked: watch::Receiver<()>) {
 }
 
 impl Watched {
-    async fn follow(mut self, asked: watch::Receiver<()>) {
-        let mut asked = ReloadRequests::new(asked);
-        let mut reads = FileReads::new(self.what);
+    async fn follow(mut self, mut asked: watch::Receiver<()>) {
+        let files = self.files.clone();
+        let contents = ReloadingFile::new(self.what, None, move || Ok(Some(read(&files))));
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut failed = false;
+        let (mut is_asked, mut is_failing) = (false, false);
         loop {
             tokio::select! {
                 biased;
-                () = asked.again() => {}
-                _ = looks.tick(), if !self.only_asked || asked.is_pending => {}
+                () = changed(&mut asked) => is_asked = true,
+                _ = looks.tick(), if !self.only_asked || is_asked => {}
             }
-            match self.look(&mut reads, &mut asked).await {
-                Ok(()) => failed = false,
-                // Tried again: there may be threads again.
+            match self.look(&contents, is_asked).await {
+                Ok(is_done) => (is_asked, is_failing) = (is_asked && !is_done, false),
+                // There may be threads again later.
                 Err(error) => {
-                    if !std::mem::replace(&mut failed, true) {
-                        tracing::error!(%error, "{}: the files cannot be looked at", self.what);
+                    if !std::mem::replace(&mut is_failing, true) {
+                        tracing::error!(%error, "{}: the files cannot be read", self.what);
                     }
                 }
             }
         }
     }
 
-    /// Takes the files where they are to be taken. What is asked for meanwhile is for the next look.
-    async fn look(&mut self, reads: &mut FileReads, asked: &mut ReloadRequests) -> io::Result<()> {
-        let is_asked = std::mem::take(&mut asked.is_pending);
-        let looked = self.look_once(is_asked, reads, asked).await;
-        asked.is_pending |= is_asked && looked.is_err();
-        looked
-    }
-
-    async fn look_once(
+    /// Takes the files where they are to be taken. False while a read hangs: what is in force stays so.
+    async fn look(
         &mut self,
+        files: &ReloadingFile<Option<Contents>>,
         is_asked: bool,
-        reads: &mut FileReads,
-        asked: &mut ReloadRequests,
-    ) -> io::Result<()> {
-        let files = self.files.clone();
-        let contents = reads.newest(move || read(&files), asked).await?;
+    ) -> io::Result<bool> {
+        let reading = files.clone();
+        let contents = spawn_blocking(move || reading.value(Duration::ZERO)).await?;
+        let Some(contents) = contents.filter(|_| files.failure().is_none()) else {
+            return Ok(false);
+        };
         if !self.looked(contents, is_asked, Instant::now()) {
-            return Ok(());
+            return Ok(true);
         }
         let (take, files) = (Arc::clone(&self.take), self.files.clone());
-        let taking = reads.newest(move || (take(), read(&files)), asked);
+        // Not in a thread of the runtime, for whose end it waits.
+        let taking = detached("files", move || Ok((take(), read(&files))));
         let (put, contents) = taking.await?;
         let now = Instant::now();
         self.took(put.and_then(|put| put()), contents, (is_asked, now));
-        Ok(())
+        Ok(true)
+    }
+}
+
+async fn changed(asked: &mut watch::Receiver<()>) {
+    if asked.changed().await.is_err() {
+        // Nobody is left who could ask.
+        pending().await
     }
 }
 

@@ -21,9 +21,6 @@ const SILENT_MIN: Duration = Duration::from_secs(1);
 /// How long one that is to make room may take to go away.
 const CUT_WITHIN: Duration = Duration::from_secs(1);
 
-/// How many answers of one connection may stand untaken: with more it is not one caller who does not read.
-const UNTAKEN_MAX: usize = 64;
-
 /// What connections may hold.
 #[derive(Debug, Clone)]
 pub struct AccountLimits {
@@ -33,8 +30,6 @@ pub struct AccountLimits {
     pub connection_bytes_max: u64,
     /// What all may hold, in bytes.
     pub bytes_max: u64,
-    /// What may be unread of one, in bytes: no more comes in before some of it was read.
-    pub window_bytes: u64,
     /// How long an answer may stand without any of it being taken.
     pub answer_max: Duration,
     /// How many listings of one who has a share may go on at once.
@@ -142,16 +137,11 @@ impl Accounts {
         })
     }
 
-    /// Takes away the answers that nobody took in time, and cuts off connections that take none. What HTTP/2 dropped of what came in
-    /// counts no longer.
+    /// Drops the answers that nobody took in time, and cuts off connections that take none.
     pub fn end_untaken(&self, now: Instant) {
         let accounts: Vec<Arc<Account>> = self.0.open().accounts.values().cloned().collect();
         for account in accounts {
-            account.forget_dropped();
-            let untaken = account.end_untaken(now);
-            if untaken > UNTAKEN_MAX || (untaken > 0 && untaken >= account.calls()) {
-                account.cut("its answers are not taken");
-            }
+            account.end_untaken(now);
         }
     }
 }
@@ -165,6 +155,14 @@ impl Open {
 impl AllAccounts {
     fn open(&self) -> std::sync::MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the messages of one connection may hold, and its answers, as permits of a semaphore.
+    pub fn room_bytes(&self) -> usize {
+        let half = self.limits.connection_bytes_max / 2;
+        usize::try_from(half).map_or(Semaphore::MAX_PERMITS, |half| {
+            half.min(Semaphore::MAX_PERMITS)
+        })
     }
 
     /// So many bytes more. Where that is too much, whoever holds most loses a connection.
@@ -256,14 +254,12 @@ impl Drop for Connection {
             }
         }
         drop(open);
-        self.account.end();
         self.shared.gone.notify_waiters();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::CallForm;
     use super::*;
 
     fn address(last: u8) -> ShareOf {
@@ -276,7 +272,6 @@ mod tests {
             connections_max,
             connection_bytes_max: 1 << 30,
             bytes_max: 1 << 30,
-            window_bytes: 0,
             answer_max: Duration::from_secs(1),
             listings_of_share: 1,
         })
@@ -288,7 +283,7 @@ mod tests {
         let mut greedy = Vec::new();
         while let Some(connection) = accounts.admit(address(1)).await {
             // In use, so that it makes no room.
-            let call = connection.account().begin(CallForm::Unary, 0, true);
+            let call = connection.account().begin(0, true);
             greedy.push((connection, call));
         }
         assert_eq!(greedy.len(), 90);
@@ -313,22 +308,5 @@ mod tests {
         assert!(accounts.admit(address(12)).await.is_some());
         gone.await.unwrap();
         assert!(others.iter().all(|other| !other.account().is_cut()));
-    }
-
-    #[tokio::test]
-    async fn a_connection_on_which_nobody_is_known_ends_after_so_many_calls() {
-        let accounts = accounts(10);
-        let strangers = accounts.admit(address(1)).await.unwrap();
-        let known = accounts.admit(address(1)).await.unwrap();
-        drop(known.account().begin(CallForm::Unary, 0, true));
-        for connection in [&strangers, &known] {
-            for _ in 0..1_000 {
-                connection.account().note_stranger();
-            }
-            assert!(!connection.account().is_cut());
-            connection.account().note_stranger();
-        }
-        assert!(strangers.account().is_cut());
-        assert!(!known.account().is_cut());
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use tonic::body::Body;
 
-use super::{COUNTED_BYTES, CallInFlight, Charge, KeptBytes, SMALL_BYTES, UnreadBody, wide};
+use super::{CallInFlight, Charge, SMALL_BYTES, wide};
 use crate::rpc::status;
 use crate::rpc::stopping::Stopping;
 
@@ -34,7 +34,7 @@ pub enum Arrival {
 
 /// See the module.
 pub struct ReceivedBody {
-    inner: UnreadBody,
+    inner: Body,
     arrival: Arrival,
     stopping: Stopping,
     /// Longer ones are refused where they are decoded: no room is made for them.
@@ -43,19 +43,18 @@ pub struct ReceivedBody {
     call: Option<Arc<CallInFlight>>,
     scan: Scan,
     /// What the message that is coming in holds.
-    charge: Option<Charge>,
-    /// What a stream keeps of its largest message, until it ends: that much memory its decoder has from there on.
-    kept: Option<KeptBytes>,
+    room: Option<Charge>,
+    /// The decoder of a stream keeps the memory of its largest message.
+    kept: Option<Charge>,
     /// What came, and waits until there is room for its message.
     held_up: Option<HeldUp>,
     /// Made when there is something to wait for: most messages are there at once.
     late: Option<Pin<Box<dyn Future<Output = Late> + Send>>>,
 }
 
-/// What came of a message for which there is no room yet.
+/// What came of a message for which there is no room yet: a window of HTTP/2 at most.
 struct HeldUp {
     data: Bytes,
-    _kept: KeptBytes,
     room: Pin<Box<dyn Future<Output = Charge> + Send>>,
 }
 
@@ -73,19 +72,60 @@ impl ReceivedBody {
         message_bytes_max: usize,
         stopping: Stopping,
     ) -> ReceivedBody {
-        let account = call.as_ref().map(|call| Arc::clone(call.account()));
         ReceivedBody {
-            inner: UnreadBody::new(inner, account),
+            inner,
             arrival,
             stopping,
             message_bytes_max,
             call: call.filter(|call| call.account().is_bounded()),
             scan: Scan::default(),
-            charge: None,
+            room: None,
             kept: None,
             held_up: None,
             late: None,
         }
+    }
+
+    /// A message was completed.
+    fn completed(&mut self) {
+        self.late = None;
+        let (Some(call), Some(room)) = (&self.call, self.room.take()) else {
+            return;
+        };
+        match self.arrival {
+            Arrival::By(_) => call.received(room),
+            Arrival::Each(_) => {
+                let kept = self.kept.get_or_insert_with(|| call.account().keep(0));
+                kept.grow(room.bytes());
+            }
+        }
+    }
+
+    /// What may be decoded of what came; `None`: it waits for room.
+    fn came(&mut self, data: Bytes) -> Option<Frame<Bytes>> {
+        let completed = self.scan.advance(&data);
+        let is_stream = matches!(self.arrival, Arrival::Each(_));
+        if completed && is_stream {
+            self.completed();
+        }
+        let is_announced = self.scan.head_came == HEAD_BYTES || completed && !is_stream;
+        if let Some(call) = self
+            .call
+            .as_ref()
+            .filter(|_| is_announced && self.room.is_none())
+        {
+            let (account, length) = (call.account(), self.scan.length);
+            if length > SMALL_BYTES && length <= self.message_bytes_max + HEAD_BYTES {
+                let all = Arc::clone(&account.messages);
+                let room = Box::pin(Arc::clone(account).room(all, length));
+                self.held_up = Some(HeldUp { data, room });
+                return None;
+            }
+            if length <= SMALL_BYTES && !is_stream {
+                self.room = Some(account.charge(wide(length)));
+            }
+        }
+        Some(self.pass(data))
     }
 
     /// What came may be decoded.
@@ -94,59 +134,6 @@ impl ReceivedBody {
             self.completed();
         }
         Frame::data(data)
-    }
-
-    /// A message was completed.
-    fn completed(&mut self) {
-        self.late = None;
-        let Some(charge) = self.charge.take() else {
-            return;
-        };
-        match (self.arrival, &self.call) {
-            (Arrival::By(_), Some(call)) => call.received(charge),
-            (Arrival::Each(_), _) if charge.bytes() > wide(SMALL_BYTES) => {
-                let account = charge.account();
-                let kept = self.kept.get_or_insert_with(|| account.keep(0));
-                kept.grow(charge.bytes());
-            }
-            (Arrival::Each(_), _) | (Arrival::By(_), None) => {}
-        }
-    }
-
-    /// What may be decoded of what came; `None`: it waits for room.
-    fn came(&mut self, data: Bytes) -> Option<Frame<Bytes>> {
-        let completed = self.scan.advance(&data);
-        // Of a message by itself `pass` sees that, once.
-        if completed && matches!(self.arrival, Arrival::Each(_)) {
-            self.completed();
-        }
-        let Some(call) = &self.call else {
-            return Some(self.pass(data));
-        };
-        let announced = match (self.arrival, self.scan.announced()) {
-            (_, Some(announced)) => announced,
-            // It came in one piece.
-            (Arrival::By(_), None) => data.len(),
-            (Arrival::Each(_), None) => 0,
-        };
-        let counts = (COUNTED_BYTES..=self.message_bytes_max + HEAD_BYTES).contains(&announced);
-        if !counts || self.charge.is_some() {
-            return Some(self.pass(data));
-        }
-        let account = call.account();
-        let bytes = wide(announced);
-        if announced <= SMALL_BYTES {
-            self.charge = Some(account.charge(bytes));
-            return Some(self.pass(data));
-        }
-        let room = Box::pin(Arc::clone(account).when_room(bytes));
-        let kept = account.keep(wide(data.len()));
-        self.held_up = Some(HeldUp {
-            data,
-            _kept: kept,
-            room,
-        });
-        None
     }
 
     /// The status of a message that is not there in time.
@@ -189,12 +176,12 @@ impl http_body::Body for ReceivedBody {
         let this = self.get_mut();
         loop {
             if let Some(held_up) = &mut this.held_up {
-                let Poll::Ready(charge) = held_up.room.as_mut().poll(cx) else {
+                let Poll::Ready(room) = held_up.room.as_mut().poll(cx) else {
                     return this.poll_late(cx).map(|status| Some(Err(status)));
                 };
                 let data = std::mem::take(&mut held_up.data);
                 this.held_up = None;
-                this.charge = Some(charge);
+                this.room = Some(room);
                 return Poll::Ready(Some(Ok(this.pass(data))));
             }
             let frame = match Pin::new(&mut this.inner).poll_frame(cx) {
@@ -232,7 +219,7 @@ struct Scan {
     head_came: usize,
     /// How much of the message is still to come, once its head is there.
     left: usize,
-    /// Of the message that is coming in, with its head.
+    /// Of the message whose head came last, with it.
     length: usize,
 }
 
@@ -240,11 +227,6 @@ impl Scan {
     /// Nothing of a message came that is not complete.
     fn is_between(&self) -> bool {
         self.head_came == 0
-    }
-
-    /// How long the message that is coming in is, with its head; `None` before that is known.
-    fn announced(&self) -> Option<usize> {
-        (self.head_came == HEAD_BYTES).then_some(self.length)
     }
 
     /// Reads on. Whether a message was completed.
@@ -300,10 +282,10 @@ mod tests {
         }
         let mut scan = Scan::default();
         assert!(!scan.advance(&stream[8..11]));
-        assert!(!scan.is_between() && scan.announced().is_none());
+        assert!(!scan.is_between());
         assert!(scan.advance(&stream[..5]) || !scan.is_between());
         let mut scan = Scan::default();
         scan.advance(&stream[13..20]);
-        assert_eq!(scan.announced(), Some(305));
+        assert_eq!(scan.length, 305);
     }
 }

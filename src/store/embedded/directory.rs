@@ -10,7 +10,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
@@ -81,6 +81,15 @@ impl Directory {
         Ok(Directory {
             root: root.to_owned(),
             lock,
+        })
+    }
+
+    /// What [`LockFile::is_own`] goes by.
+    pub(super) fn lock_file(&self) -> io::Result<LockFile> {
+        let own = self.lock.metadata()?;
+        Ok(LockFile {
+            path: self.root.join(LOCK),
+            dev_and_inode: (own.dev(), own.ino()),
         })
     }
 
@@ -166,6 +175,33 @@ impl Directory {
     }
 }
 
+/// The LOCK file that a process took.
+#[derive(Debug)]
+pub(super) struct LockFile {
+    path: PathBuf,
+    dev_and_inode: (u64, u64),
+}
+
+impl LockFile {
+    /// False once the file was removed or replaced, most likely with its directory. An error says nothing about that.
+    pub(super) fn is_own(&self) -> io::Result<bool> {
+        match fs::symlink_metadata(&self.path) {
+            Ok(found) => Ok((found.dev(), found.ino()) == self.dev_and_inode),
+            Err(error) if is_missing(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// For people.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
 /// Makes `path` and what is missing above it, and sees to it that the new names last.
 fn make_directories(path: &Path) -> io::Result<()> {
     if path.is_dir() {
@@ -218,6 +254,22 @@ fn ignore_missing(outcome: io::Result<()>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_file_is_own_until_it_is_removed_or_replaced() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::claim(root.path()).unwrap();
+        let lock = directory.lock_file().unwrap();
+        assert!(lock.is_own().unwrap());
+        fs::remove_file(root.path().join(LOCK)).unwrap();
+        assert!(!lock.is_own().unwrap());
+        // The inode of the first one is not free: this process has it open.
+        let other = Directory::claim(root.path()).unwrap();
+        assert!(!lock.is_own().unwrap());
+        assert!(other.lock_file().unwrap().is_own().unwrap());
+        fs::remove_dir_all(root.path()).unwrap();
+        assert!(!lock.is_own().unwrap());
+    }
 
     #[test]
     fn a_directory_is_given_back_although_a_fork_has_its_files() {

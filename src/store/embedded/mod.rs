@@ -33,20 +33,25 @@ mod writer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use redb::ReadTransaction;
 use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, interval};
 use uuid::Uuid;
 
 pub use self::archive::ArchiveError;
 pub use self::backup::{BackupSummary, RestoreError, Restored, check_backup, restore};
-use self::directory::Directory;
+use self::directory::{Directory, LockFile};
 use self::fault::Fault;
 use self::file::{Medium, Opened};
 use self::gate::Gate;
 pub use self::open_error::EmbeddedOpenError;
 use self::writer::{Message, QUEUE_JOBS_MAX, Writer};
 use super::{Store, StoreError};
+
+/// How often it is checked that the directory is there.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// Where an embedded store lies, and how much memory it takes.
 #[derive(Clone, Debug)]
@@ -81,6 +86,7 @@ pub struct EmbeddedStore {
     store: Uuid,
     /// Below it no fence is given out.
     fence_floor: u64,
+    lock_file: Arc<LockFile>,
     /// Reads that may go over all that there is take turns.
     listings: Arc<Semaphore>,
     /// Dropped before `_writer`, which waits for the writer to find that nobody is left.
@@ -126,6 +132,8 @@ impl EmbeddedStore {
             commits,
             fence_floor,
         } = medium.open(&path)?;
+        let lock_file = directory.lock_file();
+        let lock_file = Arc::new(lock_file.map_err(|error| EmbeddedOpenError::io(&path, error))?);
         let gate = Arc::new(Gate::open(database));
         let (queue, jobs) = mpsc::channel(QUEUE_JOBS_MAX);
         let writer = Writer {
@@ -145,6 +153,7 @@ impl EmbeddedStore {
             gate,
             store,
             fence_floor,
+            lock_file,
             listings: Arc::new(Semaphore::new(1)),
             queue,
             _writer: WriterThread(Some(thread)),
@@ -168,6 +177,30 @@ impl EmbeddedStore {
     /// changes made.
     pub fn commits(&self) -> u64 {
         self.gate.commits()
+    }
+
+    /// Returns once the data directory was removed or replaced under this store, with why it is closed then: nothing that is
+    /// written from there on would be found again. To be awaited for as long as it is open.
+    pub async fn until_lost(&self) -> String {
+        let mut checks = interval(CHECK_EVERY);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            checks.tick().await;
+            let lock_file = Arc::clone(&self.lock_file);
+            let is_own = tokio::task::spawn_blocking(move || lock_file.is_own());
+            match is_own.await.map_err(std::io::Error::other).flatten() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => tracing::debug!(%error, "the LOCK file cannot be checked"),
+            }
+        }
+        let path = self.lock_file.path().display();
+        let reason = format!(
+            "the data directory was removed or replaced while it was in use ({path} is not the file that this process \
+             locked): what was acknowledged is lost unless there is a copy"
+        );
+        self.gate.shut(&reason);
+        reason
     }
 
     /// Finishes what was asked for before, closes the file and gives the directory back. Whatever is
