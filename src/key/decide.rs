@@ -170,13 +170,15 @@ impl Deciding<'_> {
             None => None,
         };
         let volatile_end = self.state.reserved.volatile_end;
-        self.state
-            .entries
-            .retain(|e| e.seq >= volatile_end || Some(e.seq) == kept);
+        let is_lost = |e: &Entry| e.seq < volatile_end && Some(e.seq) != kept;
+        let first_lost = self.state.entries.iter().find(|e| is_lost(e));
+        let unknown_from = first_lost.map_or(self.state.next, |lost| lost.seq);
+        self.state.entries.retain(|e| !is_lost(e));
         self.state.next = self.state.next.max(self.state.reserved.seq_end);
         if may_be_behind {
-            // Of those that are not listed nothing is known: released, or lost with the home.
-            self.state.ended.complete_from = self.state.next;
+            // Released, or lost with the home. What the row had not listed before them was released.
+            let unknown = unknown_from..self.state.next;
+            self.state.ended.forget(unknown);
         }
         self.state.unsynced |= may_have_held;
         match fence {
