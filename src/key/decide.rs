@@ -311,7 +311,9 @@ impl Deciding<'_> {
             .saturating_mul(8)
             .min(self.by.limits.width_max)
             .max(self.by.limits.width_min);
-        self.state.fence = self.new_fence(width, past)?;
+        // The holder stays the same, so its fence need not move with the clock, only beyond what it used (I2).
+        let now_us = self.by.now_us.unwrap_or(self.state.fence.0);
+        self.state.fence = self.fence_at(now_us, width, past)?;
         self.state.width = width;
         self.changed = true;
         Ok(Outcome::Extended)
@@ -383,7 +385,10 @@ impl Deciding<'_> {
     }
 
     fn new_fence(&self, width: u32, past: Option<u64>) -> Result<Fence, Refusal> {
-        let now_us = self.now_us()?;
+        self.fence_at(self.now_us()?, width, past)
+    }
+
+    fn fence_at(&self, now_us: u64, width: u32, past: Option<u64>) -> Result<Fence, Refusal> {
         next_fence(
             self.state.fence,
             self.state.width,

@@ -388,6 +388,19 @@ fn while_the_clock_is_wrong_nobody_is_granted_and_releases_go_on() {
 }
 
 #[test]
+fn while_the_clock_is_wrong_a_holder_gets_more_timestamps_all_the_same() {
+    let extend = |past| Command::Extend {
+        fence: Fence(NOW),
+        past,
+    };
+    for (past, fence) in [(None, NOW + 10), (Some(NOW + 30), NOW + 31)] {
+        let decision = decided_by(1, None, &two_entries(), &[extend(past)]);
+        assert_eq!(decision.outcomes, [Outcome::Extended]);
+        assert_eq!(decision.state.fence, Fence(fence));
+    }
+}
+
+#[test]
 fn an_extend_gives_a_wider_fence_above_what_was_met() {
     let state = two_entries();
     let extend = |fence, past| Command::Extend { fence, past };
