@@ -223,6 +223,9 @@ impl Deciding<'_> {
                 }),
             };
         }
+        if let Some(end) = self.state.ended.of_tag(new.tag) {
+            return Ok(Outcome::Gone(end));
+        }
         self.admit(&new.identity)?;
         let seq = self.state.next;
         if seq > Seq::LAST {

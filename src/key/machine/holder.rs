@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use bytes::Bytes;
 
 use super::event::{CallError, CallId, EntryRef, IoId, KeyError, LeaseStatus, Report};
+use super::released::LastWrite;
 use super::value::Datum;
 use crate::key::{Entry, KeyState, WritesOfHolder};
 use crate::lock::{Fence, Seq, Tag};
@@ -192,6 +193,19 @@ impl Writes {
     /// Whether this is the timestamp of one in flight.
     fn has(&self, timestamp: u64) -> bool {
         self.in_flight.contains(&timestamp)
+    }
+
+    /// Whether one is in flight.
+    pub fn are_in_flight(&self) -> bool {
+        !self.in_flight.is_empty()
+    }
+
+    /// What became of the put of a release that carried none: never written, unless a write under this grant may show.
+    pub fn of_other_release(&self) -> LastWrite {
+        match self.unknown == 0 && self.in_flight.is_empty() {
+            true => LastWrite::None,
+            false => LastWrite::Unknown,
+        }
     }
 
     /// Whether this write was acknowledged and is the last one.

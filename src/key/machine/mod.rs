@@ -34,6 +34,7 @@ mod leases;
 mod pace;
 mod packed;
 mod refusal;
+mod released;
 mod row;
 mod serving;
 mod sync;

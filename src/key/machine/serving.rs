@@ -14,6 +14,7 @@ use super::event::{
 use super::holder::{Claim, Critical, Holder, Phase};
 use super::leases::Leases;
 use super::pace::Pace;
+use super::released::Released;
 use super::row::KnownRow;
 use super::value::Datum;
 use crate::key::{Applied, Command, CommitMode, Entry, Home, KeyState, Outcome, apply};
@@ -109,6 +110,8 @@ pub(super) struct Serving {
     /// No fence could be taken for the first entry: when that is tried again.
     pub grant_again: Option<Observed>,
     /// How many held the key lately.
+    /// The entries that were released here lately.
+    pub released: Released,
     pub pace: Pace,
     /// Sessions of entries that ended, which the row does not allow to be known yet.
     pub detaching: Vec<(SessionId, Seq)>,
@@ -151,6 +154,7 @@ impl Serving {
             grant_again: None,
             pace: Pace::default(),
             detaching: Vec::new(),
+            released: Released::default(),
             tidy_at: None,
         };
         let state = Arc::clone(&serving.state);
