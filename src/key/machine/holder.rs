@@ -39,6 +39,11 @@ pub(super) enum Phase {
         /// The value was rewritten under this grant.
         synced: bool,
     },
+    /// A write of unknown outcome is being settled, for somebody who reads: the value is read and written again.
+    Settling {
+        /// As of Held.
+        synced: bool,
+    },
     /// A release was accepted whose put is not acknowledged: nothing more is taken unless that fails.
     LastPut {
         /// As of Held.
@@ -190,11 +195,6 @@ impl Writes {
         last.max(self.unknown) > self.acknowledged
     }
 
-    /// Whether this is the timestamp of one in flight.
-    fn has(&self, timestamp: u64) -> bool {
-        self.in_flight.contains(&timestamp)
-    }
-
     /// Whether one is in flight.
     pub fn are_in_flight(&self) -> bool {
         !self.in_flight.is_empty()
@@ -206,6 +206,11 @@ impl Writes {
             true => LastWrite::None,
             false => LastWrite::Unknown,
         }
+    }
+
+    /// Whether this is the timestamp of one in flight.
+    fn has(&self, timestamp: u64) -> bool {
+        self.in_flight.contains(&timestamp)
     }
 
     /// Whether this write was acknowledged and is the last one.
@@ -314,6 +319,7 @@ impl Holder {
     fn synced(&self) -> bool {
         match self.phase {
             Phase::Held { synced }
+            | Phase::Settling { synced }
             | Phase::LastPut { synced }
             | Phase::Extending(Resume::Held { synced }) => synced,
             Phase::Granting

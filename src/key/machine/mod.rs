@@ -37,6 +37,7 @@ mod refusal;
 mod released;
 mod row;
 mod serving;
+mod settle;
 mod sync;
 mod take_over;
 #[cfg(test)]

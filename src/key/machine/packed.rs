@@ -242,6 +242,7 @@ fn packed_holder(holder: &Holder, entry: &Entry, state: &KeyState) -> Option<Pac
         | Phase::SyncWrite { .. }
         | Phase::SyncPaused { .. }
         | Phase::Extending(_)
+        | Phase::Settling { .. }
         | Phase::LastPut { .. } => return None,
     };
     let answered = match holder.claim {
@@ -285,8 +286,8 @@ fn unpacked(packed: PackedMachine) -> Option<Serving> {
     let holder = unpacked_holder(&packed.holder, &entry, &state)?;
     let unheard = packed.unheard.then_some(entry.seq);
     let session_ttl = packed.session_ttl.map(Duration::from_nanos);
-    Some(Serving {
     let released = packed.released.iter().map(unpacked_released);
+    Some(Serving {
         home,
         row: KnownRow::new(row),
         changed: packed.changed,
@@ -302,15 +303,14 @@ fn unpacked(packed: PackedMachine) -> Option<Serving> {
         asks: Vec::new(),
         watchers: Vec::new(),
         ios: Vec::new(),
-        value: KnownValue::Unknown,
         released: released.collect::<Option<_>>()?,
+        value: KnownValue::Unknown,
         grant_again: None,
         pace: Pace::default(),
         detaching: Vec::new(),
         tidy_at: None,
         state,
     })
-}
 }
 
 fn packed_released(entry: &ReleasedEntry) -> PackedReleased {
@@ -348,6 +348,7 @@ fn unpacked_released(packed: &PackedReleased) -> Option<ReleasedEntry> {
         },
         until: Observed::from_nanos(packed.until),
     })
+}
 
 fn unpacked_holder(packed: &PackedHolder, entry: &Entry, state: &KeyState) -> Option<Holder> {
     let claim = match packed.answered {

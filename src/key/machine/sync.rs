@@ -116,6 +116,10 @@ impl Machine {
             };
             match known {
                 Some(value) => self.answer_held(cx, ask, value, out),
+                None if serving.has_open_writes() => {
+                    serving.asks.push(ask);
+                    self.settle(out);
+                }
                 None => {
                     let after = settled(serving.holder.as_ref());
                     let io = self.io();
