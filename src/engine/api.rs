@@ -204,6 +204,15 @@ pub struct Renewed {
     pub durable: bool,
 }
 
+/// What came of closing a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClosedSession {
+    /// It had ended before.
+    pub had_ended: bool,
+    /// A replica did not say in time that nothing lives by it there any more.
+    pub may_be_served: bool,
+}
+
 /// A key as operators see it.
 #[derive(Clone, Debug)]
 pub struct Described {

@@ -472,31 +472,45 @@ impl Engine {
         }
     }
 
-    /// Another replica says that a session has ended: its row is read.
-    pub fn session_ended_elsewhere(&self, session: SessionId) {
-        if let Ok(replica) = self.current()
-            && replica.sessions.table.is_used(session)
-        {
-            replica.sessions.read_behind(session);
+    /// Another replica says that sessions have ended: those by which something lives here after a while.
+    pub async fn sessions_ended_elsewhere(&self, sessions: Vec<SessionId>) -> Vec<SessionId> {
+        match self.current() {
+            Ok(replica) => replica.sessions.ended_elsewhere(sessions).await,
+            // It serves nothing any more.
+            Err(_) => Vec::new(),
         }
     }
 
-    /// Closes a session and ends what lives by it. True if it had ended before.
-    pub async fn close_session(&self, session: SessionId) -> Result<bool, EngineError> {
+    /// Closes a session and ends what lives by it.
+    pub async fn close_session(&self, session: SessionId) -> Result<ClosedSession, EngineError> {
         let replica = self.current()?;
         let closed = tokio::spawn(sessions::close(Arc::clone(&replica.sessions), session));
         let closed = closed.await.map_err(|_| lost_task())?;
-        if let Ok(ClosedByClient::Here { .. }) = closed {
-            replica.sessions.until_emptied(session).await;
-        }
-        replica.local.sure()?;
-        match closed? {
-            ClosedByClient::Elsewhere => Ok(true),
-            ClosedByClient::Here { .. } if replica.local.is_stopping() => {
-                Err(EngineError::Stopping)
+        let closed = match closed {
+            Ok(ClosedByClient::Here {
+                had_ended,
+                elsewhere,
+            }) => {
+                let (ended, ()) = tokio::join!(
+                    replica.sessions.ended_everywhere(elsewhere),
+                    replica.sessions.until_emptied(session)
+                );
+                match replica.local.is_stopping() {
+                    true => Err(EngineError::Stopping),
+                    false => Ok(ClosedSession {
+                        had_ended,
+                        may_be_served: !ended,
+                    }),
+                }
             }
-            ClosedByClient::Here { had_ended } => Ok(had_ended),
-        }
+            Ok(ClosedByClient::Elsewhere) => Ok(ClosedSession {
+                had_ended: true,
+                may_be_served: false,
+            }),
+            Err(error) => Err(error),
+        };
+        replica.local.sure()?;
+        closed
     }
 
     /// Reads without a lock. `waited`: how long the call waited to be begun.

@@ -29,8 +29,13 @@ pub trait Peers: Send + Sync + 'static {
     /// Tells a replica that a session was handed to it. Best effort as well.
     fn session_given(&self, to: &Peer, session: SessionId);
 
-    /// Tells a replica that a session has ended. Best effort as well.
-    fn session_ended(&self, to: &Peer, session: SessionId);
+    /// Tells a replica that sessions have ended, and waits until what lived by them there has ended as well, or for a while:
+    /// those of which that is not so.
+    async fn sessions_ended(
+        &self,
+        to: &Peer,
+        sessions: &[SessionId],
+    ) -> Result<Vec<SessionId>, PeerError>;
 
     /// Tells a replica that the one of this id is about to stop, and waits until it knows.
     async fn leaving(&self, to: &Peer, id: ReplicaId) -> Result<(), PeerError>;
@@ -49,7 +54,13 @@ impl Peers for NoPeers {
 
     fn session_given(&self, _to: &Peer, _session: SessionId) {}
 
-    fn session_ended(&self, _to: &Peer, _session: SessionId) {}
+    async fn sessions_ended(
+        &self,
+        to: &Peer,
+        _sessions: &[SessionId],
+    ) -> Result<Vec<SessionId>, PeerError> {
+        Err(PeerError::Unreachable(to.address.clone()))
+    }
 
     async fn leaving(&self, to: &Peer, _id: ReplicaId) -> Result<(), PeerError> {
         Err(PeerError::Unreachable(to.address.clone()))

@@ -222,11 +222,10 @@ impl LeftKeys {
             let last_page = rows.len() < PAGE;
             for row in rows.into_iter().filter(|row| !row.open) {
                 sessions.forget_if_done(row.id);
-                let forgotten = match sessions.table.knows(row.id) {
-                    true => false,
-                    false => sessions.rows.forget_session(row.id).await.is_ok(),
-                };
-                all &= forgotten;
+                match sessions.table.knows(row.id) {
+                    true => all = false,
+                    false => sessions.keep_closed(row.id, row.ttl()),
+                }
             }
             if last_page {
                 return all;

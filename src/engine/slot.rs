@@ -227,7 +227,7 @@ impl KeyCell {
         if slot.used > unused_since {
             return false;
         }
-        slot.machine.forget_pace(now, span);
+        slot.machine.forget_past(now, span);
         let Some(packed) = slot.packed() else {
             return false;
         };

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 
-use super::api::EngineError;
 use super::local::Local;
 use super::peers::{Presence, Ranked};
 use super::sessions::{self, Sessions};
@@ -122,7 +121,10 @@ async fn all_sessions(sessions: &Arc<Sessions>) -> Result<(), StoreError> {
             }
             let is_mine = match local.presence(row.replica) {
                 Presence::Local => row.open && !table.is_kept(row.id),
-                Presence::Down => falls_here(local, &row),
+                Presence::Down => {
+                    let is_kept = !row.open && sessions.closed_rows.has(row.id);
+                    falls_here(local, &row) && !is_kept
+                }
                 Presence::Live(_) | Presence::Suspected | Presence::Unsure => false,
             };
             if is_mine {
@@ -138,8 +140,8 @@ async fn all_sessions(sessions: &Arc<Sessions>) -> Result<(), StoreError> {
                 (true, true) => sessions::adopt_row(sessions, row).await,
                 (true, false) => sessions::take_over(sessions, session, row.replica).await,
                 (false, _) => {
-                    let forgotten = rows.forget_session(session).await;
-                    forgotten.map_err(EngineError::of_store)
+                    sessions.keep_closed(session, row.ttl());
+                    Ok(())
                 }
             };
             if let Err(error) = done {

@@ -48,7 +48,7 @@ impl LastTick {
     }
 }
 
-/// Gives keys and sessions the alarms that are due, and forgets sessions that are done, until this replica stops.
+/// Gives keys and sessions the alarms that are due, and forgets sessions that are done and their rows, until this replica stops.
 pub(super) async fn alarms(shell: Arc<KeyShell>, sessions: Arc<Sessions>, last_tick: LastTick) {
     let local = &shell.local;
     let mut stopping = local.stopping();
@@ -71,6 +71,7 @@ pub(super) async fn alarms(shell: Arc<KeyShell>, sessions: Arc<Sessions>, last_t
         for session in sessions.table.take_done() {
             sessions.forget_if_done(session);
         }
+        sessions.delete_closed();
     }
     if !local.is_alone() {
         keep_ticking(local, &last_tick).await;

@@ -6,7 +6,7 @@ use crate::lock::{EndReason, EndedAs, Fence, FenceError, Liveness, Mode, Replica
 /// The arguments of a new entry.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct NewEntry {
-    /// Names the call and who made it: the same tag finds the same entry for as long as it lives (I5).
+    /// Names the call and who made it: the same tag finds the same entry while it lives, and how it ended after that (I5).
     pub tag: Tag,
     /// How it shall hold the key.
     pub mode: Mode,
@@ -135,7 +135,7 @@ pub enum Outcome {
     Extended,
     /// HandOver: the other replica is the home.
     HandedOver,
-    /// Release, Evict: it had ended before.
+    /// Create, Release, Evict: it had ended before.
     Gone(EndedAs),
     /// The command must not be done on this state. Nothing was changed.
     Refused(Refusal),

@@ -170,13 +170,15 @@ impl Deciding<'_> {
             None => None,
         };
         let volatile_end = self.state.reserved.volatile_end;
-        self.state
-            .entries
-            .retain(|e| e.seq >= volatile_end || Some(e.seq) == kept);
+        let is_lost = |e: &Entry| e.seq < volatile_end && Some(e.seq) != kept;
+        let first_lost = self.state.entries.iter().find(|e| is_lost(e));
+        let unknown_from = first_lost.map_or(self.state.next, |lost| lost.seq);
+        self.state.entries.retain(|e| !is_lost(e));
         self.state.next = self.state.next.max(self.state.reserved.seq_end);
         if may_be_behind {
-            // Of those that are not listed nothing is known: released, or lost with the home.
-            self.state.ended.complete_from = self.state.next;
+            // Released, or lost with the home. What the row had not listed before them was released.
+            let unknown = unknown_from..self.state.next;
+            self.state.ended.forget(unknown);
         }
         self.state.unsynced |= may_have_held;
         match fence {
@@ -220,6 +222,9 @@ impl Deciding<'_> {
                     existed: true,
                 }),
             };
+        }
+        if let Some(end) = self.state.ended.of_tag(new.tag) {
+            return Ok(Outcome::Gone(end));
         }
         self.admit(&new.identity)?;
         let seq = self.state.next;
@@ -309,7 +314,9 @@ impl Deciding<'_> {
             .saturating_mul(8)
             .min(self.by.limits.width_max)
             .max(self.by.limits.width_min);
-        self.state.fence = self.new_fence(width, past)?;
+        // The holder stays the same, so its fence need not move with the clock, only beyond what it used (I2).
+        let now_us = self.by.now_us.unwrap_or(self.state.fence.0);
+        self.state.fence = self.fence_at(now_us, width, past)?;
         self.state.width = width;
         self.changed = true;
         Ok(Outcome::Extended)
@@ -381,7 +388,10 @@ impl Deciding<'_> {
     }
 
     fn new_fence(&self, width: u32, past: Option<u64>) -> Result<Fence, Refusal> {
-        let now_us = self.now_us()?;
+        self.fence_at(self.now_us()?, width, past)
+    }
+
+    fn fence_at(&self, now_us: u64, width: u32, past: Option<u64>) -> Result<Fence, Refusal> {
         next_fence(
             self.state.fence,
             self.state.width,

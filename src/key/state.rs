@@ -95,10 +95,7 @@ impl Default for KeyState {
             kept: None,
             first_left_ms: 0,
             entries: VecDeque::new(),
-            ended: Ended {
-                entries: VecDeque::new(),
-                complete_from: Seq::FIRST,
-            },
+            ended: Ended::default(),
         }
     }
 }
@@ -239,6 +236,9 @@ impl KeyState {
         }
         if !(Seq::FIRST..=self.next).contains(&self.ended.complete_from) {
             return Err("the list of ends is complete from a seq out of range");
+        }
+        if self.ended.unknown.end > self.next {
+            return Err("an end is unknown that cannot be");
         }
         Ok(())
     }

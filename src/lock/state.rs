@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::Range;
 
 use uuid::Uuid;
 
@@ -94,8 +95,21 @@ pub struct EndedEntry {
 pub struct Ended {
     /// Oldest first, in the order in which they ended.
     pub entries: VecDeque<EndedEntry>,
-    /// From this seq on the list is complete: a seq that has ended and not listed was released cleanly.
+    /// From this seq on the list is complete: a seq that has ended and not listed was released cleanly, ...
     pub complete_from: Seq,
+    /// ... unless it is one of these, which a home may have given out or ended before it crashed, without the row knowing.
+    pub unknown: Range<Seq>,
+}
+
+impl Default for Ended {
+    /// Of a key that nobody used yet.
+    fn default() -> Self {
+        Ended {
+            entries: VecDeque::new(),
+            complete_from: Seq::FIRST,
+            unknown: Seq(0)..Seq(0),
+        }
+    }
 }
 
 impl Ended {
@@ -109,13 +123,33 @@ impl Ended {
         }
     }
 
+    /// Of these seqs nothing is known but what is listed. One range is kept: of what is below an earlier one nothing is known
+    /// from here on.
+    pub(crate) fn forget(&mut self, seqs: Range<Seq>) {
+        let before = std::mem::replace(&mut self.unknown, seqs);
+        if before.is_empty() {
+            return;
+        }
+        if self.unknown.start <= before.end {
+            self.unknown.start = self.unknown.start.min(before.start);
+        } else {
+            self.complete_from = self.complete_from.max(before.end);
+        }
+    }
+
     /// How an entry that is not live, and was given out, is known to have ended.
     pub(crate) fn end_of(&self, seq: Seq) -> EndedAs {
         match self.entries.iter().rev().find(|e| e.seq == seq) {
             Some(ended) => EndedAs::Lost(ended.reason.clone()),
-            None if seq >= self.complete_from => EndedAs::Released,
+            None if seq >= self.complete_from && !self.unknown.contains(&seq) => EndedAs::Released,
             None => EndedAs::NoLongerKept,
         }
+    }
+
+    /// How the entry that this request made is known to have ended, otherwise than by a clean release.
+    pub(crate) fn of_tag(&self, tag: Tag) -> Option<EndedAs> {
+        let latest = self.entries.iter().rev().find(|e| e.tag == tag);
+        latest.map(|ended| EndedAs::Lost(ended.reason.clone()))
     }
 
     /// As [`Ended::end_of`], of one with this tag; never issued where the one that ended had another.

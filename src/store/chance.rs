@@ -72,7 +72,7 @@ prop_compose! {
         earlier in 0..1_000_u64,
         width in any::<u32>(),
         unsynced in any::<bool>(),
-        complete_from in any::<u64>(),
+        (complete_from, unknown_from) in any::<(u64, u64)>(),
         (home, idle_home) in (any_home(), any::<bool>()),
         (seq_ahead, fence_ahead, volatile_end) in (any_ahead(), any_ahead(), any_ahead()),
         (has_grant, is_kept, first_left_ms) in any::<(bool, bool, u32)>(),
@@ -123,6 +123,7 @@ prop_compose! {
                     })
                     .collect(),
                 complete_from: Seq((complete_from % next).max(1)),
+                unknown: Seq(unknown_from % next)..Seq(unknown_from % next + (next - unknown_from % next) / 2),
             },
             entries: entries.into(),
         }

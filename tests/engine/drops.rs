@@ -128,7 +128,7 @@ async fn a_release_comes_after_the_acknowledgement_of_the_put_that_it_carries() 
     assert_eq!(world.get(&next).await, Ok(Some("last".to_owned())));
     // Repeated: it is not written twice.
     assert_eq!(
-        world.engine.release(&held, Some(put("last")), 2).await,
+        world.engine.release(&held, Some(put("last")), 1).await,
         Ok(true)
     );
     assert_eq!(world.store.log().writes.len(), 1);

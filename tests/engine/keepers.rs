@@ -96,6 +96,46 @@ async fn a_key_that_cannot_be_changed_holds_up_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_is_closed_once_no_other_replica_serves_its_entries() {
+    let (service, a, b) = &Service::two().await;
+    until("they know each other", || async {
+        matches!(a.presence(b.replica()), Presence::Live(_))
+    })
+    .await;
+    let close = |session| fermata::engine::Engine::close_session(a, session);
+    for n in 0..10 {
+        let session = session(a, 20_000).await;
+        let held = create(b, call_of(session, &n.to_string())).await.lock_ref;
+        let closed = close(session).await.unwrap();
+        assert!(!closed.may_be_served);
+        let got = get(b, &held).await;
+        assert_eq!(got, Err(EngineError::Ended(Lost(EndReason::SessionClosed))));
+    }
+    // Who does not hear of it is said not to have.
+    let session = session(a, 20_000).await;
+    create(b, call_of(session, "k")).await;
+    service.wires.cut("replica-1");
+    assert!(close(session).await.unwrap().may_be_served);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_sessions_that_end_at_once_are_few_messages() {
+    let (service, a, b) = &Service::two().await;
+    until("they know each other", || async {
+        matches!(a.presence(b.replica()), Presence::Live(_))
+    })
+    .await;
+    let mut sessions = Vec::new();
+    for _ in 0..100 {
+        sessions.push(session(a, 20_000).await);
+    }
+    let closed = join_all(sessions.iter().map(|one| a.close_session(*one))).await;
+    assert!(closed.iter().all(|closed| *closed == Ok(false)));
+    let messages = service.wires.messages_of_ends();
+    assert!(messages < 50, "{messages} messages");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_taken_over_without_an_answer_is_kept_and_ends() {
     let (service, a, b) = &Service::two().await;
     let keeper = a.replica();

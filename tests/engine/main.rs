@@ -11,6 +11,7 @@ mod beliefs;
 mod capacity;
 mod clock_off;
 mod drops;
+mod ended_sessions;
 mod faults;
 mod faulty;
 mod held_for;

@@ -33,6 +33,7 @@ fn refused(error: &EngineError) -> Outcome {
     match error {
         EngineError::Ended(EndedAs::Released) => Outcome::Refused(Learned::Released),
         EngineError::Ended(_) => Outcome::Refused(Learned::Ended),
+        EngineError::EndedDuringWrite(EndedAs::Released) => Outcome::Unknown(Learned::Released),
         EngineError::EndedDuringWrite(_) => Outcome::Unknown(Learned::Ended),
         EngineError::GrantSuperseded => Outcome::Refused(Learned::Superseded),
         EngineError::SupersededDuringWrite => Outcome::Unknown(Learned::Superseded),
@@ -216,6 +217,6 @@ impl Engine {
             event.session = Some(session.to_string().into());
         });
         let closed = self.inner.close_session(session).await;
-        came_to(noted, closed, |_, _| Outcome::Done)
+        came_to(noted, closed, |_, _| Outcome::Done).map(|closed| closed.had_ended)
     }
 }

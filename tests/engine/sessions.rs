@@ -22,13 +22,18 @@ fn closed() -> EngineError {
     EngineError::Ended(EndedAs::Lost(EndReason::SessionClosed))
 }
 
-async fn rows(world: &World) -> usize {
+/// Those that are open, or closed.
+pub async fn rows(world: &World, open: bool) -> usize {
     let store = world.store.real().unwrap();
-    store.list_sessions(None, 100).await.unwrap().len()
+    let rows = store.list_sessions(None, 100).await.unwrap();
+    rows.iter().filter(|row| row.open == open).count()
 }
 
-async fn until_no_row(world: &World) {
-    until("the row is gone", || async { rows(world).await == 0 }).await;
+pub async fn until_none_is_open(world: &World) {
+    until("the row is closed", || async {
+        rows(world, true).await == 0
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -46,7 +51,7 @@ async fn what_lives_by_a_session_ends_with_it_and_its_holder_learns_why() {
     assert_eq!(world.get(&next).await, Ok(Some("v".to_owned())));
     assert_eq!(world.engine.close_session(session).await, Ok(true));
     assert_eq!(world.engine.counts().sessions, 0);
-    until_no_row(&world).await;
+    until_none_is_open(&world).await;
 }
 
 #[tokio::test]
@@ -88,7 +93,7 @@ async fn a_session_expires_after_its_ttl_and_not_before() {
     let renew = world.engine.renew(&LeaseId::Session(session)).await;
     assert_eq!(renew.unwrap_err(), EngineError::SessionEnded);
     assert_eq!(world.put(&held, "late").await, Err(closed()));
-    until_no_row(&world).await;
+    until_none_is_open(&world).await;
 }
 
 #[tokio::test]
@@ -99,7 +104,7 @@ async fn a_session_expires_in_its_time_though_the_wall_clock_steps_back() {
     let held = world.create_in(session, "k").await;
     clock.set_wall_back(Duration::from_secs(3_600));
     clock.advance(TTL + STEP).await;
-    until_no_row(&world).await;
+    until_none_is_open(&world).await;
     assert_eq!(world.put(&held, "late").await, Err(closed()));
 }
 
@@ -142,7 +147,7 @@ async fn an_opening_of_unknown_outcome_is_resolved() {
         world.store.fail_sessions([fault.clone(), fault]);
         let session = world.open_session(10_000).await;
         assert!(world.engine.renew(&LeaseId::Session(session)).await.is_ok());
-        assert_eq!(rows(&world).await, 1);
+        assert_eq!(rows(&world, true).await, 1);
     }
 }
 
@@ -164,11 +169,11 @@ async fn an_opening_that_nobody_learned_of_expires() {
         opened.await.unwrap(),
         Err(EngineError::Unavailable(_))
     ));
-    assert_eq!(rows(&world).await, 1);
+    assert_eq!(rows(&world, true).await, 1);
     // Not at once: it is kept once its row was read, and changed.
     until("it expired", || async {
         clock.advance(STEP).await;
-        rows(&world).await == 0
+        rows(&world, true).await == 0
     })
     .await;
 }
@@ -187,7 +192,7 @@ async fn a_closing_that_fails_is_tried_until_it_is_done() {
     world.engine.close_session(session).await.unwrap();
     assert!(world.state("k").await.entries.is_empty());
     assert_eq!(world.put(&held, "late").await, Err(closed()));
-    until_no_row(&world).await;
+    until_none_is_open(&world).await;
 }
 
 #[tokio::test]
@@ -268,7 +273,7 @@ async fn a_create_that_commits_while_its_session_closes_leaves_nothing() {
         world.engine.counts().sessions == 0
     })
     .await;
-    until_no_row(&world).await;
+    until_none_is_open(&world).await;
 }
 
 #[tokio::test]
@@ -288,7 +293,7 @@ async fn a_restart_keeps_sessions_with_a_fresh_ttl_and_what_lives_by_them() {
     let waiting = world.acquire(&waiting).await;
     assert_eq!(world.get(&waiting).await, Ok(Some("v".to_owned())));
     clock.advance(TTL + STEP).await;
-    until_no_row(&world).await;
+    until_none_is_open(&world).await;
     assert_eq!(world.get(&waiting).await, Err(closed()));
 }
 
@@ -314,7 +319,7 @@ async fn a_close_that_a_restart_cuts_in_half_is_finished_by_the_next_start() {
     let world = world.restart().await;
     closing.abort();
     world.until_free("k").await;
-    until_no_row(&world).await;
+    until_none_is_open(&world).await;
 }
 
 /// The closed session is not kept, so its row is the only one to say that its entry has ended.
@@ -351,7 +356,7 @@ async fn closes_that_are_given_up_leave_no_tasks_behind_while_a_key_cannot_be_ch
     let of_one = tasks() - before;
     assert!(of_one < CLOSES / 4, "{of_one} tasks");
     world.store.hold_swaps(false);
-    until_no_row(&world).await;
+    until_none_is_open(&world).await;
 }
 
 #[tokio::test]
@@ -410,7 +415,7 @@ async fn a_session_whose_last_entry_ends_before_its_close_is_written_leaves_no_r
         world.engine.release(&created.lock_ref, None, 0)
     );
     assert_eq!(closed, Ok(false));
-    until_no_row(&world).await;
+    until_none_is_open(&world).await;
 }
 
 /// A session that ends so soon after its client's stream.
@@ -452,7 +457,7 @@ async fn a_session_whose_stream_ended_has_ended_after_its_grace_and_not_before()
     let next = world.acquire(&next).await;
     assert_eq!(world.get(&next).await, Ok(Some("mine".to_owned())));
     assert_eq!(world.put(&held, "late").await, Err(closed()));
-    until_no_row(&world).await;
+    until_none_is_open(&world).await;
 }
 
 #[tokio::test]
@@ -488,7 +493,7 @@ async fn other_renewals_give_a_disconnected_client_its_grace_and_not_its_ttl() {
         assert_eq!(renewed.unwrap().valid_for, GRACE);
     }
     clock.advance(GRACE + STEP).await;
-    until_no_row(&world).await;
+    until_none_is_open(&world).await;
     assert_eq!(world.put(&held, "late").await, Err(closed()));
 }
 
@@ -506,7 +511,7 @@ async fn an_open_watch_keeps_no_disconnected_session() {
     clock.advance(GRACE - STEP / 2).await;
     assert_eq!(world.engine.counts().sessions, 1);
     clock.advance(STEP).await;
-    until_no_row(&world).await;
+    until_none_is_open(&world).await;
     assert!(matches!(watch.next().await, Some(WatchEvent::Lost(_))));
 }
 
@@ -535,7 +540,7 @@ async fn a_restart_gives_a_disconnected_session_its_ttl_and_keeps_its_grace() {
     ping(&world, session).await;
     world.engine.disconnected(session);
     clock.advance(GRACE + STEP).await;
-    until_no_row(&world).await;
+    until_none_is_open(&world).await;
 }
 
 #[tokio::test]
@@ -552,7 +557,7 @@ async fn a_session_that_is_closed_while_a_lock_ref_of_it_is_watched_is_forgotten
         world.engine.counts().sessions == 0
     })
     .await;
-    until_no_row(&world).await;
+    until_none_is_open(&world).await;
 }
 
 #[tokio::test]

@@ -29,6 +29,8 @@ pub struct Wires {
     slow: Mutex<Duration>,
     /// How often a keeper was asked.
     renewals: AtomicUsize,
+    /// How many messages said that sessions have ended.
+    messages_of_ends: AtomicUsize,
     /// Addresses that do not answer who leaves.
     hangs: Mutex<BTreeSet<String>>,
     /// Who was told to be the home of which key.
@@ -44,6 +46,11 @@ impl Wires {
     /// How often a keeper was asked.
     pub fn renewals(&self) -> usize {
         self.renewals.load(Ordering::Relaxed)
+    }
+
+    /// How many messages said that sessions have ended.
+    pub fn messages_of_ends(&self) -> usize {
+        self.messages_of_ends.load(Ordering::Relaxed)
     }
 
     /// From here on who leaves hears nothing from this address.
@@ -90,9 +97,15 @@ impl Peers for Wired {
         }
     }
 
-    fn session_ended(&self, to: &Peer, session: SessionId) {
-        if let Some(engine) = self.0.to(to) {
-            engine.session_ended_elsewhere(session);
+    async fn sessions_ended(
+        &self,
+        to: &Peer,
+        sessions: &[SessionId],
+    ) -> Result<Vec<SessionId>, PeerError> {
+        self.0.messages_of_ends.fetch_add(1, Ordering::Relaxed);
+        match self.0.to(to) {
+            Some(engine) => Ok(engine.sessions_ended_elsewhere(sessions.to_vec()).await),
+            None => Err(PeerError::Unreachable("cut".to_owned())),
         }
     }
 

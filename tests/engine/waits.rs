@@ -190,7 +190,7 @@ async fn an_entry_that_is_given_up_leaves_the_queue() {
     assert_eq!(world.release(&second).await, Ok(false));
     // By its own client.
     let ended = soon(waiting).await.unwrap();
-    assert_eq!(ended.unwrap_err(), EngineError::Releasing);
+    assert_eq!(ended.unwrap_err(), EngineError::Ended(EndedAs::Released));
     let again = world.engine.acquire(&second, TTL, false).await;
     assert_eq!(again.unwrap_err(), EngineError::Ended(EndedAs::Released));
     let moved = world

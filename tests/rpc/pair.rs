@@ -15,8 +15,9 @@ use fermata::rpc::peer::PeerRpc;
 use fermata::rpc::peer::proto::peer_server::{Peer, PeerServer};
 use fermata::rpc::peer::proto::{
     DescribeActivityRequest, DescribeActivityResponse, DescribeKeyRequest, DescribeKeyResponse,
-    ForwardRequest, ForwardResponse, ForwardWatchRequest, HintRequest, HintResponse,
-    ListKeysRequest, ListKeysResponse, Method, RenewSessionRequest, RenewSessionResponse,
+    EndSessionsRequest, EndSessionsResponse, ForwardRequest, ForwardResponse, ForwardWatchRequest,
+    HintRequest, HintResponse, ListKeysRequest, ListKeysResponse, Method, RenewSessionRequest,
+    RenewSessionResponse,
 };
 use fermata::rpc::stopping::{Stop, Stopping};
 use fermata::server::{Server, bind};
@@ -86,6 +87,13 @@ impl Peer for Serves {
 
     async fn hint(&self, request: Request<HintRequest>) -> Result<Response<HintResponse>, Status> {
         self.0.inner.hint(request).await
+    }
+
+    async fn end_sessions(
+        &self,
+        request: Request<EndSessionsRequest>,
+    ) -> Result<Response<EndSessionsResponse>, Status> {
+        self.0.inner.end_sessions(request).await
     }
 
     async fn renew_session(

@@ -7,9 +7,9 @@ use fermata::lock::ReplicaId;
 use fermata::rpc::peer::proto::peer_server::{Peer as PeerService, PeerServer};
 use fermata::rpc::peer::proto::{
     DescribeActivityRequest, DescribeActivityResponse, DescribeKeyRequest, DescribeKeyResponse,
-    ForwardRequest, ForwardResponse, ForwardWatchRequest, ForwardWatchResponse, HintRequest,
-    HintResponse, ListKeysRequest, ListKeysResponse, RenewSessionRequest, RenewSessionResponse,
-    forward_response,
+    EndSessionsRequest, EndSessionsResponse, ForwardRequest, ForwardResponse, ForwardWatchRequest,
+    ForwardWatchResponse, HintRequest, HintResponse, ListKeysRequest, ListKeysResponse,
+    RenewSessionRequest, RenewSessionResponse, forward_response,
 };
 use futures_util::stream;
 use tokio::net::TcpListener;
@@ -70,6 +70,13 @@ impl PeerService for Says {
 
     async fn hint(&self, _request: Request<HintRequest>) -> Result<Response<HintResponse>, Status> {
         Ok(Response::new(HintResponse {}))
+    }
+
+    async fn end_sessions(
+        &self,
+        _request: Request<EndSessionsRequest>,
+    ) -> Result<Response<EndSessionsResponse>, Status> {
+        Ok(Response::new(EndSessionsResponse::default()))
     }
 
     async fn renew_session(

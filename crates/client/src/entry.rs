@@ -14,6 +14,7 @@ use super::fault::Fault;
 use super::guard::LockGuard;
 use super::last_failure::WaitFailure;
 use super::lease::LeaseWatch;
+use super::lost::LostReason;
 use super::request::LockRequest;
 use super::secret_text::Shown;
 use super::sent_write::SentWrite;
@@ -152,9 +153,19 @@ impl QueueEntry {
         session: Option<&Session>,
         request: LockRequest,
     ) -> Result<QueueEntry, CreateError> {
-        let request_id = Uuid::new_v4();
         let total = client.options().timeout;
-        let created = Creating::create(client, session, (&request, request_id), total).await;
+        let end = client.now().after(total);
+        let mut request_id = Uuid::new_v4();
+        let mut created = Creating::create(client, session, (&request, request_id), total).await;
+        // An earlier try made an entry, which ended before a later one found it: another one is taken, once.
+        if let Err(status) = &created
+            && let Fault::Ended(lost) = Fault::new(status)
+            && lost.reason != LostReason::SessionClosed
+        {
+            request_id = Uuid::new_v4();
+            let left = client.now().until(end);
+            created = Creating::create(client, session, (&request, request_id), left).await;
+        }
         Ok(QueueEntry {
             client: client.clone(),
             session: session.cloned(),

@@ -45,8 +45,8 @@ pub enum CreateError {
     /// There is no such table. Correct its name, or configure it.
     #[error("{0}")]
     NotFound(#[source] ServerError),
-    /// The session has ended. Open another one.
-    #[error("the session has ended: {0}")]
+    /// The session has ended: open another one. Or the entry ended that an earlier try of this call had made.
+    #[error("the session, or the entry, has ended: {0}")]
     SessionEnded(#[source] Lost),
     /// A limit is reached. Come again later.
     #[error("a limit is reached: {0}")]

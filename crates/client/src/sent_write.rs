@@ -13,7 +13,7 @@ use super::call_numbers::{CallNumbers, NotAbove, repeated};
 use super::pipeline::NotSent;
 
 /// The reasons of an UNAVAILABLE that comes before anything was done.
-const NOTHING_DONE: [&str; 3] = ["ELSEWHERE", "STOPPING", "MESSAGE_LATE"];
+const NOTHING_DONE: [&str; 4] = ["ELSEWHERE", "STOPPING", "MESSAGE_LATE", "CLOCK_OFF"];
 
 /// The attempts of one write, over all its repeats and grants.
 #[derive(Debug, Default)]
@@ -163,6 +163,7 @@ mod tests {
                 false,
             ),
             (answered(Code::Unavailable, "ELSEWHERE", None), false),
+            (answered(Code::Unavailable, "CLOCK_OFF", None), false),
             (answered(Code::Unavailable, "STORE_UNAVAILABLE", None), true),
             (
                 answered(Code::Unavailable, "OUTCOME_UNKNOWN", Some("unknown")),

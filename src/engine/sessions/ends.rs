@@ -3,10 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+
 use super::registry::Sessions;
 use super::table::RowOfDone;
 use crate::key::machine::Event;
 use crate::lock::SessionId;
+
+/// How many rows are deleted at once.
+const AT_ONCE: usize = 32;
 
 impl Sessions {
     /// Tells the keys with entries that live by a session that it has ended.
@@ -20,13 +25,6 @@ impl Sessions {
         self.notify_keys(session, &Event::SessionTtl { session, ttl });
     }
 
-    /// Tells the other replicas that a session has ended. Best effort.
-    pub(super) fn notify_ended(&self, session: SessionId) {
-        for peer in self.local.membership.peers() {
-            self.peers.session_ended(&peer, session);
-        }
-    }
-
     fn notify_keys(&self, session: SessionId, event: &Event) {
         // The shell owns the cells: once it is gone, no key has entries.
         let Some(keys) = self.keys.upgrade() else {
@@ -37,20 +35,41 @@ impl Sessions {
         }
     }
 
-    /// Forgets a session that has ended, and its row, once nothing lives by it any longer.
+    /// Forgets a session that has ended once nothing lives by it any longer, and its row a TTL after that.
     pub fn forget_if_done(&self, session: SessionId) {
+        let ttl = self.table.ttl_of(session).unwrap_or_default();
         match self.table.remove_if_done(session) {
             RowOfDone::Goes => {}
             // What lives by it must not live by another one of that name: the row stays until all is taken over.
             RowOfDone::GoesOnceRecovered if *self.local.recovered.borrow() => {}
             RowOfDone::Stays | RowOfDone::GoesOnceRecovered => return,
         }
+        self.keep_closed(session, ttl);
+    }
+
+    /// Keeps the row of a session that has ended, and that nothing lives by, for a TTL.
+    pub fn keep_closed(&self, session: SessionId, ttl: Duration) {
+        let until = self.local.clock.boot().saturating_add(ttl);
+        self.closed_rows.add(session, until);
+    }
+
+    /// Deletes the rows that were kept for long enough.
+    pub fn delete_closed(&self) {
+        let due = self.closed_rows.take_due(self.local.clock.boot());
+        if due.is_empty() {
+            return;
+        }
         let rows = Arc::clone(&self.rows);
         tokio::spawn(async move {
-            // A row that stays is closed, and is forgotten by a sweep or at the next start.
-            if let Err(error) = rows.forget_session(session).await {
-                tracing::debug!(%session, %error, "could not delete the row of a closed session yet");
-            }
+            let rows = &rows;
+            futures_util::stream::iter(due)
+                .for_each_concurrent(AT_ONCE, |session| async move {
+                    // A row that stays is closed, and is found as one that a crash left.
+                    if let Err(error) = rows.forget_session(session).await {
+                        tracing::debug!(%session, %error, "could not delete the row of a closed session");
+                    }
+                })
+                .await;
         });
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::announcements::EndedElsewhere;
 use super::close_row::{Closed, write_closed};
 use super::registry::Sessions;
 use super::table::NotRenewed;
@@ -16,10 +17,13 @@ const REREAD_EVERY: Duration = Duration::from_millis(50);
 const REREADS_MAX: u32 = 100;
 
 /// What became of a session that its client closed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) enum ClosedByClient {
-    /// It ended here, now or before. [`Sessions::until_emptied`] says when what lives by it has ended, too.
-    Here { had_ended: bool },
+    /// It ended here, now or before. [`Sessions::until_emptied`] says when what lives by it has ended, too, and
+    /// [`Sessions::ended_everywhere`] when that is so elsewhere.
+    Here {
+        had_ended: bool,
+        elsewhere: EndedElsewhere,
+    },
     /// It had ended, and is not kept here.
     Elsewhere,
 }
@@ -46,6 +50,7 @@ pub(in super::super) async fn close(
     match end(&sessions, session).await {
         Closed::Done => Ok(ClosedByClient::Here {
             had_ended: renewed.is_err(),
+            elsewhere: sessions.announce_ended(session),
         }),
         Closed::Stopped if sessions.local.is_stopping() => Err(EngineError::Stopping),
         Closed::Stopped => Err(EngineError::ending()),
@@ -61,6 +66,8 @@ pub(in super::super) fn expired(sessions: &Arc<Sessions>, session: SessionId, wa
     let sessions = Arc::clone(sessions);
     tokio::spawn(async move {
         if end(&sessions, session).await == Closed::Done {
+            // Nobody waits for what others say.
+            drop(sessions.announce_ended(session));
             sessions.until_emptied(session).await;
         }
     });
@@ -86,7 +93,6 @@ pub(in super::super) async fn end(sessions: &Arc<Sessions>, session: SessionId) 
                 Closed::Done => {}
                 other @ (Closed::Moved | Closed::Stopped) => return other,
             }
-            sessions.notify_ended(session);
             // Not before: a row that is still open is not forgotten, and nobody would come back for it.
             table.note_closed(session);
         }

@@ -6,8 +6,11 @@
 //! of keys whose entries live by a session elsewhere pass renewals on to its keeper, and learn from it, or from the row,
 //! that it ended.
 
+mod announce;
+mod announcements;
 mod asks;
 mod close_row;
+mod closed_rows;
 mod elsewhere;
 mod ends;
 mod hand_over;

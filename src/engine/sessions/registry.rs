@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Weak};
 
+use super::announcements::Announcements;
 use super::asks::KeeperAsks;
+use super::closed_rows::ClosedRows;
 use super::table::{Attached, NoRoom, SessionTable};
 use crate::engine::local::Local;
 use crate::engine::peers::Peers;
@@ -28,6 +30,10 @@ pub(in crate::engine) struct Sessions {
     pub(super) asks: KeeperAsks,
     /// The rows of sessions.
     pub rows: Arc<dyn SessionStore>,
+    /// What other replicas are yet to be told.
+    pub(super) announcements: Announcements,
+    /// The rows of those that have ended, for a while.
+    pub closed_rows: ClosedRows,
     /// Through it a keeper that cannot be called is asked for a session.
     pub(super) cluster: Option<Arc<dyn ClusterStore>>,
     pub(super) peers: Arc<dyn Peers>,
@@ -51,6 +57,8 @@ impl Sessions {
             table: SessionTable::new(limits.sessions_max, limits.lock_refs_per_session_max),
             asks: KeeperAsks::new(limits.sessions_max),
             rows: Arc::clone(&store.sessions),
+            announcements: Announcements::default(),
+            closed_rows: ClosedRows::new(limits.sessions_max),
             cluster: store.cluster.clone(),
             peers,
             keys,

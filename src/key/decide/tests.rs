@@ -303,6 +303,29 @@ fn a_take_over_jumps_what_the_home_before_had_reserved() {
 }
 
 #[test]
+fn what_the_row_knew_to_be_released_before_a_take_over_is_told_so() {
+    let on = |n, state: &KeyState, command| decided_by(n, Some(NOW), state, &[command]).state;
+    let followed_by = |n, mut state: KeyState| {
+        state.reserved.seq_end = Seq(state.next.0 + 10);
+        on(n, &state, take(state.home, n))
+    };
+    let released = |seq, tag| release(seq, tag, WritesOfHolder::NONE);
+    let state = followed_by(2, on(1, &two_entries(), released(1, 1)));
+    assert_eq!(state.end_of(Seq(1)), EndedAs::Released);
+    assert_eq!(state.end_of(Seq(12)), EndedAs::NoLongerKept);
+    // So is who lived on.
+    let state = on(2, &state, released(2, 2));
+    assert_eq!(state.end_of(Seq(2)), EndedAs::Released);
+    // One range is remembered: of what was before it nothing is told any more.
+    let state = followed_by(3, on(2, &state, create(13)));
+    for seq in [1, 2, 12, 23] {
+        assert_eq!(state.end_of(Seq(seq)), EndedAs::NoLongerKept);
+    }
+    let state = on(3, &state, released(13, 13));
+    assert_eq!(state.end_of(Seq(13)), EndedAs::Released);
+}
+
+#[test]
 fn a_take_over_ends_what_may_have_been_granted_in_memory_but_for_the_kept_holder() {
     let mut state = two_entries();
     (state, _) = decided(&state, &[create(3)]);
@@ -362,6 +385,19 @@ fn while_the_clock_is_wrong_nobody_is_granted_and_releases_go_on() {
     assert_eq!(after.grant, Fence(NOW + 10));
     let none = decided_by(1, None, &KeyState::default(), &[take(None, 1), create(1)]);
     assert_eq!(none.outcomes[1], Outcome::Refused(Refusal::ClockIsWrong));
+}
+
+#[test]
+fn while_the_clock_is_wrong_a_holder_gets_more_timestamps_all_the_same() {
+    let extend = |past| Command::Extend {
+        fence: Fence(NOW),
+        past,
+    };
+    for (past, fence) in [(None, NOW + 10), (Some(NOW + 30), NOW + 31)] {
+        let decision = decided_by(1, None, &two_entries(), &[extend(past)]);
+        assert_eq!(decision.outcomes, [Outcome::Extended]);
+        assert_eq!(decision.state.fence, Fence(fence));
+    }
 }
 
 #[test]

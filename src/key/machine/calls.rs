@@ -5,12 +5,13 @@ use super::decided::{Decided, Reply, RestsOn};
 use super::event::{
     Answer, Call, CallError, CallId, Effect, EntryRef, EntryStatus, KeyError, fail,
 };
-use super::holder::{CriticalKind, Phase};
+use super::holder::CriticalKind;
 use super::refusal::{exhausted_calls, exhausted_waits};
-use super::serving::{Ask, Watcher};
+use super::released::PutOfRepeat;
+use super::serving::{Ask, Serving, Watcher};
 use super::value::Mutation;
 use super::{Machine, Queued, Role};
-use crate::lock::{EndedAs, Lookup};
+use crate::lock::{EndedAs, Lookup, Seq};
 
 impl Machine {
     pub(super) fn call(&mut self, cx: &Context<'_>, id: CallId, call: Call, out: &mut Vec<Effect>) {
@@ -71,12 +72,13 @@ impl Machine {
                 put,
             } => self.release(cx, (id, entry, call_no), put.map(Mutation::into_value), out),
             Call::Watch { entry } => self.watch(cx, id, entry, out),
-            Call::Renew { entry } => {
-                let renewed = serving.live(cx, entry, out);
-                let answer = renewed.map(|(_, lease)| Answer::Renewed { lease });
-                let answer = answer.map_err(CallError::from);
-                out.push(Effect::Answer { call: id, answer });
-            }
+            Call::Renew { entry } => match serving.live(cx, entry, out) {
+                Ok((_, lease)) => {
+                    let answer = Ok(Answer::Renewed { lease });
+                    out.push(Effect::Answer { call: id, answer });
+                }
+                Err(why) => serving.fail_of_entry(cx, (id, entry.seq), why, out),
+            },
             Call::Force { seq, by, why } => self.force(cx, (id, seq), (by, why), out),
             Call::TakeOver { .. } | Call::Adopt { .. } => {
                 let answer = Ok(Answer::Home(serving.home));
@@ -103,12 +105,8 @@ impl Machine {
         };
         let (position, lease) = match serving.live(cx, entry, out) {
             Ok(live) => live,
-            Err(why) => return fail(id, why, out),
+            Err(why) => return serving.fail_of_entry(cx, (id, entry.seq), why, out),
         };
-        let holder = serving.holder.as_ref().filter(|h| h.seq == entry.seq);
-        if holder.is_some_and(|holder| matches!(holder.phase, Phase::LastPut { .. })) {
-            return fail(id, KeyError::Releasing, out);
-        }
         if position > 0 && !wait {
             let answer = Ok(Answer::Waiting {
                 entry: EntryRef {
@@ -150,36 +148,7 @@ impl Machine {
             return fail(id, exhausted_calls(cx), out);
         }
         if serving.state.lookup(entry.seq, entry.tag) == Lookup::Ended(EndedAs::Released) {
-            // A repeated call: what it carries was written before the release, once.
-            let releases = serving
-                .decided
-                .iter()
-                .filter(|d| d.rests_on == RestsOn::EndOf(entry.seq))
-                .filter_map(|decided| match decided.reply {
-                    Reply::Released { tag, call_no, .. } => Some((tag, call_no)),
-                    Reply::Created { .. } | Reply::Forced { .. } => None,
-                });
-            if releases.clone().any(|(tag, _)| tag != entry.tag) {
-                return fail(id, KeyError::NeverIssued, out);
-            }
-            let is_other = |(_, of)| of != call_no || of == 0;
-            if let Some(value) = put.as_ref()
-                && releases.clone().any(is_other)
-            {
-                // That one carried another put, or none.
-                let kind = CriticalKind::Release(value.clone());
-                return fail(id, kind.refusal(KeyError::Releasing), out);
-            }
-            return serving.decided.push(Decided {
-                call: Some(id),
-                reply: Reply::Released {
-                    tag: entry.tag,
-                    already: true,
-                    call_no,
-                    has_written: true,
-                },
-                rests_on: RestsOn::EndOf(entry.seq),
-            });
+            return serving.release_again(cx, (id, entry, call_no), put.is_some(), out);
         }
         if let Some(value) = put {
             let kind = CriticalKind::Release(value);
@@ -197,7 +166,7 @@ impl Machine {
         };
         let position = match serving.live(cx, entry, out) {
             Ok((position, _)) => position,
-            Err(why) => return fail(id, why, out),
+            Err(why) => return serving.fail_of_entry(cx, (id, entry.seq), why, out),
         };
         let same = |w: &&Watcher| w.seq == entry.seq;
         if serving.watchers.iter().filter(same).count() >= cx.limits.waits_per_lock_ref_max {
@@ -217,6 +186,56 @@ impl Machine {
         out.push(Effect::Notify {
             call: id,
             status: EntryStatus::Waiting { position },
+        });
+    }
+}
+
+impl Serving {
+    /// Fails a call about an entry that does not live. One that asks for its status, and met its release, hears of that once the
+    /// row allows it.
+    pub(super) fn fail_of_entry(
+        &mut self,
+        cx: &Context<'_>,
+        (call, seq): (CallId, Seq),
+        why: KeyError,
+        out: &mut Vec<Effect>,
+    ) {
+        match why {
+            KeyError::Releasing => self.answer_released(cx, call, seq, out),
+            why => fail(call, why, out),
+        }
+    }
+
+    /// Answers a release of what was released before: that it was, unless it carries a put that this home did not write with
+    /// the first one.
+    fn release_again(
+        &mut self,
+        cx: &Context<'_>,
+        (call, entry, call_no): (CallId, EntryRef, u64),
+        has_put: bool,
+        out: &mut Vec<Effect>,
+    ) {
+        let before = self.released.of_seq(entry.seq);
+        if before.is_some_and(|before| before.tag != entry.tag) {
+            return fail(call, KeyError::NeverIssued, out);
+        }
+        let put = before.map_or(PutOfRepeat::Unknown, |before| {
+            before.put_of_repeat(entry.grant, call_no)
+        });
+        if has_put && put != PutOfRepeat::Written {
+            let error = CallError {
+                why: self.ended(cx, entry.seq, EndedAs::Released),
+                may_have_written: put == PutOfRepeat::Unknown,
+            };
+            return fail(call, error, out);
+        }
+        self.decided.push(Decided {
+            call: Some(call),
+            reply: Reply::Released {
+                already: true,
+                has_written: has_put,
+            },
+            rests_on: RestsOn::EndOf(entry.seq),
         });
     }
 }

@@ -341,7 +341,10 @@ impl Serving {
                 Io::Get { critical, .. } => close(critical.call, false),
                 Io::Held { ask, .. } => close(ask.call, false),
                 Io::Put { critical, .. } => close(critical.call, true),
-                Io::SyncRead { .. } | Io::SyncWrite { .. } => {}
+                Io::SettleRead { .. }
+                | Io::SettleWrite { .. }
+                | Io::SyncRead { .. }
+                | Io::SyncWrite { .. } => {}
             }
         }
         if let Some(mut holder) = self.holder.take() {

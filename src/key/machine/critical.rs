@@ -6,7 +6,7 @@ use super::event::{
 };
 use super::holder::{Critical, CriticalKind, Holder, LastPut, Phase, Resume};
 use super::refusal::refused;
-use super::serving::{Io, KnownValue};
+use super::serving::{Io, KnownValue, Serving};
 use super::value::{Datum, Value};
 use super::{Machine, Role};
 use crate::key::{Command, Outcome};
@@ -56,6 +56,10 @@ impl Machine {
             let Phase::Held { synced } = holder.phase else {
                 return;
             };
+            let is_get = |critical: &mut Critical| matches!(critical.kind, CriticalKind::Get);
+            if holder.writes.are_open() && holder.queued.front_mut().is_some_and(is_get) {
+                return self.settle(out);
+            }
             let Some(critical) = holder.queued.pop_front() else {
                 return;
             };
@@ -136,6 +140,9 @@ impl Machine {
                 for critical in holder.queued.drain(..) {
                     fail(critical.call, why.clone(), out);
                 }
+                if holder.writes.are_open() {
+                    self.fail_readers(cx, why, out);
+                }
             }
             Resume::Sync => self.pause_sync(cx, None, why, out),
         }
@@ -173,8 +180,9 @@ impl Machine {
             let is_its = match what {
                 Io::Get { critical, .. } => critical.entry.grant == Some(holder.grant),
                 Io::Held { grant, .. } => *grant == holder.grant,
+                Io::SettleRead { grant } => *grant == holder.grant,
                 Io::SyncRead { fence } => *fence == holder.fence,
-                Io::Put { .. } | Io::SyncWrite { .. } => false,
+                Io::Put { .. } | Io::SettleWrite { .. } | Io::SyncWrite { .. } => false,
             };
             *id == io && is_its
         })
@@ -197,11 +205,15 @@ impl Machine {
         let (grant, after) = match &what {
             Io::Get { critical, after } => (critical.entry.grant, *after),
             Io::Held { grant, after, .. } => (Some(*grant), *after),
+            Io::SettleRead { grant } => {
+                let grant = *grant;
+                return self.settle_read(cx, grant, cell, out);
+            }
             Io::SyncRead { fence } => {
                 let fence = *fence;
                 return self.sync_read(cx, io, fence, cell, out);
             }
-            Io::Put { .. } | Io::SyncWrite { .. } => return,
+            Io::Put { .. } | Io::SettleWrite { .. } | Io::SyncWrite { .. } => return,
         };
         // What was read may be of a later holder.
         let holder = serving.holder.as_mut().filter(|h| Some(h.grant) == grant);
@@ -235,7 +247,11 @@ impl Machine {
                 }
                 Err(why) => self.fail_ask(cx, ask, KeyError::StoreUnavailable(why), out),
             },
-            Io::Put { .. } | Io::SyncRead { .. } | Io::SyncWrite { .. } => {}
+            Io::Put { .. }
+            | Io::SettleRead { .. }
+            | Io::SettleWrite { .. }
+            | Io::SyncRead { .. }
+            | Io::SyncWrite { .. } => {}
         }
     }
 
@@ -252,8 +268,14 @@ impl Machine {
         };
         match serving.take_io(io) {
             Some(Io::Put { critical, datum }) => self.put_done(cx, critical, datum, outcome, out),
+            Some(Io::SettleWrite { grant, datum }) => {
+                self.settle_written(cx, (grant, datum), outcome, out);
+            }
             Some(Io::SyncWrite { fence }) => self.sync_written(cx, io, fence, outcome, out),
-            Some(Io::Get { .. } | Io::Held { .. } | Io::SyncRead { .. }) | None => {}
+            Some(
+                Io::Get { .. } | Io::Held { .. } | Io::SettleRead { .. } | Io::SyncRead { .. },
+            )
+            | None => {}
         }
     }
 
@@ -330,6 +352,28 @@ impl Machine {
                 fail(call, error, out);
             }
         }
+    }
+}
+
+impl Serving {
+    /// How many reads and writes of the holder are in flight, or accepted. Those of the holders before are not its own, unless
+    /// they are more than three times as many as one may have.
+    pub fn critical_calls(&self, most: usize) -> usize {
+        let Some(holder) = &self.holder else {
+            return 0;
+        };
+        let is_own = |(_, io): &&(IoId, Io)| match io {
+            Io::Get { critical, .. } | Io::Put { critical, .. } => {
+                critical.entry.grant == Some(holder.grant)
+            }
+            Io::Held { .. }
+            | Io::SettleRead { .. }
+            | Io::SettleWrite { .. }
+            | Io::SyncRead { .. }
+            | Io::SyncWrite { .. } => false,
+        };
+        let own = self.ios.iter().filter(is_own).count() + holder.queued.len();
+        own.max(self.ios.len().saturating_sub(most.saturating_mul(3)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Outcomes that somebody waits for, and what of the row they rest on (I6).
 
 use super::event::{CallError, CallId, EntryRef, KeyError};
-use crate::lock::{Seq, Tag};
+use crate::lock::Seq;
 
 /// What a caller is told.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -14,14 +14,12 @@ pub(super) enum Reply {
     },
     /// Its entry was given back, now or before.
     Released {
-        /// Whose it was.
-        tag: Tag,
         already: bool,
-        /// The number of the call; 0 where its caller does not count.
-        call_no: u64,
         /// A put that came with it may be durable.
         has_written: bool,
     },
+    /// Its entry was released, which it did not ask for.
+    Ended,
     /// Its entry was ended by force, or had ended before.
     Forced { already: bool, was_holder: bool },
 }

@@ -7,6 +7,7 @@ use super::context::Context;
 use super::decided::{Decided, Reply, RestsOn};
 use super::event::{Answer, CallError, CallId, Effect, EntryRef, KeyError, Report, fail};
 use super::refusal::{exhausted_calls, refused};
+use super::released::{LastWrite, ReleasedEntry};
 use super::serving::Serving;
 use super::{Machine, Role};
 use crate::key::{Command, NewEntry, Outcome, WritesOfHolder};
@@ -31,6 +32,10 @@ impl Machine {
             return fail(call, exhausted_calls(cx), out);
         }
         let tag = new.tag;
+        if let Some(released) = serving.released.of_tag(tag, cx.now) {
+            let seq = released.seq;
+            return serving.answer_released(cx, call, seq, out);
+        }
         match serving.apply(cx, &Command::Create(*new), out) {
             Outcome::Created { seq, existed } => {
                 let grant = None;
@@ -45,6 +50,7 @@ impl Machine {
                     rests_on: RestsOn::Seq(seq),
                 });
             }
+            Outcome::Gone(end) => fail(call, KeyError::Ended(end), out),
             Outcome::Refused(refusal) => fail(call, refused(&refusal), out),
             _ => fail(call, KeyError::ChangingHome, out),
         }
@@ -63,24 +69,42 @@ impl Machine {
         };
         let holder = serving.holder.as_mut().filter(|h| h.seq == entry.seq);
         let mut writes = WritesOfHolder::NONE;
+        let (mut grant, mut put) = (Fence::NONE, LastWrite::None);
         if let Some(holder) = holder {
             writes = holder.writes_of_holder();
+            (grant, put) = (holder.grant, holder.writes.of_other_release());
             // What was accepted before and is not begun must not land once the release is decided.
             for queued in holder.queued.drain(..) {
                 let refusal = queued.kind.refusal(KeyError::Releasing);
                 fail(queued.call, refusal, out);
             }
         }
-        for ask in serving.asks.extract_if(.., |ask| ask.seq == entry.seq) {
-            fail(ask.call, KeyError::Releasing, out);
+        if has_written {
+            put = LastWrite::Written(call_no);
         }
+        let asks: Vec<_> = serving
+            .asks
+            .extract_if(.., |ask| ask.seq == entry.seq)
+            .collect();
+        let ttl = serving.state.entry(entry.seq);
+        let ttl = ttl.map_or(Duration::ZERO, |entry| serving.claim_ttl(cx, entry));
         let command = Command::Release {
             seq: entry.seq,
             tag: entry.tag,
             writes,
         };
         let already = match serving.apply(cx, &command, out) {
-            Outcome::Released => false,
+            Outcome::Released => {
+                let released = ReleasedEntry {
+                    seq: entry.seq,
+                    tag: entry.tag,
+                    grant,
+                    put,
+                    until: cx.now.plus(ttl),
+                };
+                serving.released.push(released, cx.now);
+                false
+            }
             Outcome::Gone(EndedAs::Released) => true,
             Outcome::Gone(end) => {
                 let why = KeyError::Ended(end);
@@ -97,13 +121,14 @@ impl Machine {
         serving.decided.push(Decided {
             call: Some(call),
             reply: Reply::Released {
-                tag: entry.tag,
                 already,
-                call_no,
                 has_written,
             },
             rests_on: RestsOn::EndOf(entry.seq),
         });
+        for ask in asks {
+            serving.answer_released(cx, ask.call, entry.seq, out);
+        }
     }
 
     /// An operator ends an entry.
@@ -163,6 +188,10 @@ impl Machine {
                     existed,
                 } => {
                     self.acquire(cx, call, entry, (false, read_value), existed, out);
+                    continue;
+                }
+                Reply::Ended => {
+                    fail(call, KeyError::Ended(EndedAs::Released), out);
                     continue;
                 }
                 Reply::Released { already, .. } => Answer::Released { already },
@@ -231,6 +260,27 @@ fn forced(call: CallId, seq: Seq, (already, was_holder): (bool, bool)) -> Decide
 }
 
 impl Serving {
+    /// Answers a call that met the release of its entry: that it ended so, as soon as the row allows it.
+    pub fn answer_released(
+        &mut self,
+        cx: &Context<'_>,
+        call: CallId,
+        seq: Seq,
+        out: &mut Vec<Effect>,
+    ) {
+        if self.row.allows_end(seq, cx.commit.mode) {
+            fail(call, KeyError::Ended(EndedAs::Released), out);
+        } else if self.decided.len() >= cx.limits.calls_max {
+            fail(call, exhausted_calls(cx), out);
+        } else {
+            self.decided.push(Decided {
+                call: Some(call),
+                reply: Reply::Ended,
+                rests_on: RestsOn::EndOf(seq),
+            });
+        }
+    }
+
     /// Ends an entry for another reason than the wish of its client.
     pub fn evict(
         &mut self,

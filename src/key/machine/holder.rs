@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use bytes::Bytes;
 
 use super::event::{CallError, CallId, EntryRef, IoId, KeyError, LeaseStatus, Report};
+use super::released::LastWrite;
 use super::value::Datum;
 use crate::key::{Entry, KeyState, WritesOfHolder};
 use crate::lock::{Fence, Seq, Tag};
@@ -36,6 +37,11 @@ pub(super) enum Phase {
     /// HELD may be answered, and the holder reads and writes.
     Held {
         /// The value was rewritten under this grant.
+        synced: bool,
+    },
+    /// A write of unknown outcome is being settled, for somebody who reads: the value is read and written again.
+    Settling {
+        /// As of Held.
         synced: bool,
     },
     /// A release was accepted whose put is not acknowledged: nothing more is taken unless that fails.
@@ -189,6 +195,19 @@ impl Writes {
         last.max(self.unknown) > self.acknowledged
     }
 
+    /// Whether one is in flight.
+    pub fn are_in_flight(&self) -> bool {
+        !self.in_flight.is_empty()
+    }
+
+    /// What became of the put of a release that carried none: never written, unless a write under this grant may show.
+    pub fn of_other_release(&self) -> LastWrite {
+        match self.unknown == 0 && self.in_flight.is_empty() {
+            true => LastWrite::None,
+            false => LastWrite::Unknown,
+        }
+    }
+
     /// Whether this is the timestamp of one in flight.
     fn has(&self, timestamp: u64) -> bool {
         self.in_flight.contains(&timestamp)
@@ -300,6 +319,7 @@ impl Holder {
     fn synced(&self) -> bool {
         match self.phase {
             Phase::Held { synced }
+            | Phase::Settling { synced }
             | Phase::LastPut { synced }
             | Phase::Extending(Resume::Held { synced }) => synced,
             Phase::Granting

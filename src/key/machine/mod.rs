@@ -34,8 +34,10 @@ mod leases;
 mod pace;
 mod packed;
 mod refusal;
+mod released;
 mod row;
 mod serving;
+mod settle;
 mod sync;
 mod take_over;
 #[cfg(test)]

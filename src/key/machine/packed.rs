@@ -15,11 +15,12 @@ use uuid::Uuid;
 use super::holder::{Claim, Holder, LastPut, Phase, Writes};
 use super::leases::Leases;
 use super::pace::Pace;
+use super::released::{LastWrite, ReleasedEntry};
 use super::row::KnownRow;
 use super::serving::{KnownValue, Serving};
 use super::{Machine, Role, Turn};
 use crate::key::{Entry, Home, KeyState};
-use crate::lock::{Liveness, ReplicaId, Seq};
+use crate::lock::{Fence, Liveness, ReplicaId, Seq, Tag};
 use crate::session::Observed;
 use state::{PackedEntry, PackedState, packed_entry, packed_state, unpacked_entry, unpacked_state};
 
@@ -54,6 +55,28 @@ struct PackedMachine {
     /// The entry came with the key, and no call named it here.
     #[prost(bool, tag = "12")]
     unheard: bool,
+    /// Oldest first.
+    #[prost(message, repeated, tag = "13")]
+    released: Vec<PackedReleased>,
+}
+
+/// An entry that was released lately.
+#[derive(Clone, PartialEq, Message)]
+struct PackedReleased {
+    #[prost(uint64, tag = "1")]
+    seq: u64,
+    #[prost(bytes = "vec", tag = "2")]
+    tag: Vec<u8>,
+    #[prost(uint64, tag = "3")]
+    grant: u64,
+    /// The number of the call that wrote its put; absent where it carried none.
+    #[prost(uint64, optional, tag = "4")]
+    written: Option<u64>,
+    /// It carried none, and a write may show.
+    #[prost(bool, tag = "5")]
+    unknown: bool,
+    #[prost(uint64, tag = "6")]
+    until: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -117,10 +140,11 @@ impl Machine {
         })
     }
 
-    /// Forgets how many held the key lately, where that is so long ago that it does not matter any more.
-    pub fn forget_pace(&mut self, now: Observed, span: Duration) {
+    /// Forgets how many held the key lately, and who released it, where that is so long ago that it does not matter any more.
+    pub fn forget_past(&mut self, now: Observed, span: Duration) {
         if let Role::Serving(serving) = &mut self.role {
             serving.pace.forget(now, span);
+            serving.released.forget(now);
         }
     }
 }
@@ -144,6 +168,7 @@ fn packed(serving: &Serving, next_io: u64) -> Option<PackedMachine> {
         asks,
         watchers,
         ios,
+        released,
         value: KnownValue::Unknown,
         grant_again: None,
         pace,
@@ -190,6 +215,7 @@ fn packed(serving: &Serving, next_io: u64) -> Option<PackedMachine> {
         next_io,
         changed: *changed,
         unheard: is_unheard,
+        released: released.iter().map(packed_released).collect(),
     })
 }
 
@@ -216,6 +242,7 @@ fn packed_holder(holder: &Holder, entry: &Entry, state: &KeyState) -> Option<Pac
         | Phase::SyncWrite { .. }
         | Phase::SyncPaused { .. }
         | Phase::Extending(_)
+        | Phase::Settling { .. }
         | Phase::LastPut { .. } => return None,
     };
     let answered = match holder.claim {
@@ -259,6 +286,7 @@ fn unpacked(packed: PackedMachine) -> Option<Serving> {
     let holder = unpacked_holder(&packed.holder, &entry, &state)?;
     let unheard = packed.unheard.then_some(entry.seq);
     let session_ttl = packed.session_ttl.map(Duration::from_nanos);
+    let released = packed.released.iter().map(unpacked_released);
     Some(Serving {
         home,
         row: KnownRow::new(row),
@@ -275,12 +303,50 @@ fn unpacked(packed: PackedMachine) -> Option<Serving> {
         asks: Vec::new(),
         watchers: Vec::new(),
         ios: Vec::new(),
+        released: released.collect::<Option<_>>()?,
         value: KnownValue::Unknown,
         grant_again: None,
         pace: Pace::default(),
         detaching: Vec::new(),
         tidy_at: None,
         state,
+    })
+}
+
+fn packed_released(entry: &ReleasedEntry) -> PackedReleased {
+    let ReleasedEntry {
+        seq,
+        tag,
+        grant,
+        put,
+        until,
+    } = entry;
+    let (written, unknown) = match put {
+        LastWrite::None => (None, false),
+        LastWrite::Unknown => (None, true),
+        LastWrite::Written(call_no) => (Some(*call_no), false),
+    };
+    PackedReleased {
+        seq: seq.0,
+        tag: tag.bytes().to_vec(),
+        grant: grant.0,
+        written,
+        unknown,
+        until: until.to_nanos(),
+    }
+}
+
+fn unpacked_released(packed: &PackedReleased) -> Option<ReleasedEntry> {
+    Some(ReleasedEntry {
+        seq: Seq(packed.seq),
+        tag: Tag::from_slice(&packed.tag)?,
+        grant: Fence(packed.grant),
+        put: match (packed.written, packed.unknown) {
+            (Some(call_no), _) => LastWrite::Written(call_no),
+            (None, true) => LastWrite::Unknown,
+            (None, false) => LastWrite::None,
+        },
+        until: Observed::from_nanos(packed.until),
     })
 }
 

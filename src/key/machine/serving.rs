@@ -14,6 +14,7 @@ use super::event::{
 use super::holder::{Claim, Critical, Holder, Phase};
 use super::leases::Leases;
 use super::pace::Pace;
+use super::released::Released;
 use super::row::KnownRow;
 use super::value::Datum;
 use crate::key::{Applied, Command, CommitMode, Entry, Home, KeyState, Outcome, apply};
@@ -62,6 +63,10 @@ pub(super) enum Io {
     },
     /// A write of the holder.
     Put { critical: Critical, datum: Datum },
+    /// The read that settles writes of unknown outcome of the holder with this grant.
+    SettleRead { grant: Fence },
+    /// The rewrite of what it showed.
+    SettleWrite { grant: Fence, datum: Datum },
     /// The one read of a fence that must be synced.
     SyncRead { fence: Fence },
     /// The rewrite of what was read.
@@ -105,6 +110,8 @@ pub(super) struct Serving {
     pub asks: Vec<Ask>,
     pub watchers: Vec<Watcher>,
     pub ios: Vec<(IoId, Io)>,
+    /// The entries that were released here lately.
+    pub released: Released,
     pub value: KnownValue,
     /// No fence could be taken for the first entry: when that is tried again.
     pub grant_again: Option<Observed>,
@@ -147,6 +154,7 @@ impl Serving {
             asks: Vec::new(),
             watchers: Vec::new(),
             ios: Vec::new(),
+            released: Released::default(),
             value: KnownValue::Unknown,
             grant_again: None,
             pace: Pace::default(),
@@ -559,22 +567,6 @@ impl Serving {
         let held = |(_, io): &&(IoId, Io)| matches!(io, Io::Held { ask, .. } if ask.seq == seq);
         let reads = self.ios.iter().filter(held).count();
         reads + self.asks.iter().filter(|ask| ask.seq == seq).count()
-    }
-
-    /// How many reads and writes of the holder are in flight, or accepted. Those of the holders before are not its own, unless
-    /// they are more than three times as many as one may have.
-    pub fn critical_calls(&self, most: usize) -> usize {
-        let Some(holder) = &self.holder else {
-            return 0;
-        };
-        let is_own = |(_, io): &&(IoId, Io)| match io {
-            Io::Get { critical, .. } | Io::Put { critical, .. } => {
-                critical.entry.grant == Some(holder.grant)
-            }
-            Io::Held { .. } | Io::SyncRead { .. } | Io::SyncWrite { .. } => false,
-        };
-        let own = self.ios.iter().filter(is_own).count() + holder.queued.len();
-        own.max(self.ios.len().saturating_sub(most.saturating_mul(3)))
     }
 
     /// Whether this is the value from now on: what was read with no write open, or written and acknowledged last. A copy is

@@ -116,6 +116,10 @@ impl Machine {
             };
             match known {
                 Some(value) => self.answer_held(cx, ask, value, out),
+                None if serving.has_open_writes() => {
+                    serving.asks.push(ask);
+                    self.settle(out);
+                }
                 None => {
                     let after = settled(serving.holder.as_ref());
                     let io = self.io();
@@ -140,8 +144,8 @@ impl Machine {
             return;
         };
         let holder = serving.holder.as_ref().filter(|h| h.seq == ask.seq);
-        if holder.is_some_and(|h| matches!(h.phase, Phase::Extending(_))) {
-            // It holds the key, and goes on in a moment.
+        if holder.is_some_and(|holder| !holder.is_held()) {
+            // It is answered once its fence is extended, or its last put written or not.
             return serving.asks.push(ask);
         }
         let lease = match serving.lease(cx, ask.seq) {
@@ -151,10 +155,6 @@ impl Machine {
         let Some(holder) = serving.holder.as_mut().filter(|h| h.seq == ask.seq) else {
             return fail(ask.call, KeyError::ChangingHome, out);
         };
-        if !holder.is_held() {
-            // It is being released or evicted since.
-            return fail(ask.call, KeyError::Releasing, out);
-        }
         holder.claim.answered();
         holder.note_in_use(cx.now);
         let answer = Ok(Answer::Held {
@@ -178,7 +178,8 @@ impl Machine {
             serving.asks.push(ask);
         } else {
             let end = serving.state.end_of(ask.seq);
-            self.fail_ask(cx, ask, KeyError::Ended(end), out);
+            let why = serving.ended(cx, ask.seq, end);
+            serving.fail_of_entry(cx, (ask.call, ask.seq), why, out);
         }
     }
 

@@ -358,6 +358,7 @@ fn create_all(
                 existed,
                 asked,
             }),
+            Outcome::Gone(end) => fail(id, KeyError::Ended(end), out),
             Outcome::Refused(refusal) => fail(id, refused(&refusal), out),
             _ => fail(id, KeyError::ChangingHome, out),
         }

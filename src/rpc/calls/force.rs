@@ -125,8 +125,11 @@ impl UnaryCall for EndSession {
     }
 
     async fn serve_locally(&self, engine: &Engine) -> Result<EndSessionResponse, EngineError> {
-        let already_ended = engine.close_session(self.session).await?;
-        Ok(EndSessionResponse { already_ended })
+        let closed = engine.close_session(self.session).await?;
+        Ok(EndSessionResponse {
+            already_ended: closed.had_ended,
+            may_be_served: closed.may_be_served,
+        })
     }
 }
 

@@ -226,8 +226,11 @@ impl UnaryCall for CloseSession {
     }
 
     async fn serve_locally(&self, engine: &Engine) -> Result<CloseSessionResponse, EngineError> {
-        let already_closed = engine.close_session(self.session).await?;
-        Ok(CloseSessionResponse { already_closed })
+        let closed = engine.close_session(self.session).await?;
+        Ok(CloseSessionResponse {
+            already_closed: closed.had_ended,
+            may_be_served: closed.may_be_served,
+        })
     }
 }
 

@@ -20,12 +20,14 @@ use tonic::{Code, ConnectError, Request, Status, Streaming, TimeoutExpired};
 use super::proto::hint_request::What;
 use super::proto::peer_client::PeerClient as Client;
 use super::proto::{
-    DescribeActivityRequest, ForwardRequest, ForwardResponse, ForwardWatchRequest,
-    ForwardWatchResponse, ForwardedRenewals, HandedOver, HintRequest, Method, Refusal,
-    RenewSessionRequest, RenewSessionResponse, forward_response, forward_watch_response,
+    DescribeActivityRequest, EndSessionsRequest, ForwardRequest, ForwardResponse,
+    ForwardWatchRequest, ForwardWatchResponse, ForwardedRenewals, HandedOver, HintRequest, Method,
+    Refusal, RenewSessionRequest, RenewSessionResponse, forward_response, forward_watch_response,
     renew_session_response,
 };
-use super::{Dial, PeerSecret, PeerTls, connect, elsewhere, id_bytes, message_bytes_max, unable};
+use super::{
+    Dial, PeerSecret, PeerTls, connect, elsewhere, id_bytes, message_bytes_max, session_ids, unable,
+};
 use crate::engine::{EngineError, KeyHome, Peer, PeerError, Peers, Renewed};
 use crate::limits::Limits;
 use crate::lock::{KeyId, ReplicaId, SessionId};
@@ -46,6 +48,8 @@ const PEERS_MAX: usize = 256;
 const HINTS_MAX: usize = 256;
 /// How long a hint may take.
 const HINT: Duration = Duration::from_secs(1);
+/// How long a replica has to end what lives by sessions: it takes a second itself.
+const END_SESSIONS: Duration = Duration::from_secs(2);
 /// How long the engine waits for another replica's word on a session.
 const RENEW: Duration = Duration::from_secs(5);
 /// A whole message fits the window of its stream.
@@ -467,8 +471,21 @@ impl Peers for PeerClient {
         self.send_hint(to, What::SessionGiven(id_bytes(session.0)));
     }
 
-    fn session_ended(&self, to: &Peer, session: SessionId) {
-        self.send_hint(to, What::SessionEnded(id_bytes(session.0)));
+    async fn sessions_ended(
+        &self,
+        to: &Peer,
+        sessions: &[SessionId],
+    ) -> Result<Vec<SessionId>, PeerError> {
+        let mut client = self.client(to, false).map_err(PeerError::Unreachable)?;
+        let message = EndSessionsRequest {
+            sessions: sessions.iter().map(|one| id_bytes(one.0)).collect(),
+        };
+        let request = self.request(message, Some(Instant::now() + END_SESSIONS));
+        match timeout(END_SESSIONS, client.end_sessions(request)).await {
+            Ok(Ok(answer)) => Ok(session_ids(&answer.into_inner().left)),
+            Ok(Err(status)) => Err(self.unreachable(to, &status)),
+            Err(_) => Err(PeerError::Unreachable("it said nothing in time".to_owned())),
+        }
     }
 
     async fn leaving(&self, to: &Peer, id: ReplicaId) -> Result<(), PeerError> {

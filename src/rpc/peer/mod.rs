@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use super::route::ForwardOutcome;
 use crate::limits::Limits;
-use crate::lock::ReplicaId;
+use crate::lock::{ReplicaId, SessionId};
 
 /// What a message between replicas has beside the message that it carries, in bytes, generously.
 const ENVELOPE_BYTES_MAX: usize = 64 * 1024;
@@ -58,6 +58,12 @@ fn unable<A>(answer: proto::Unable) -> ForwardOutcome<A> {
 
 fn id_bytes(id: Uuid) -> bytes::Bytes {
     bytes::Bytes::copy_from_slice(id.as_bytes())
+}
+
+/// What is no UUID is no session of this service.
+fn session_ids(ids: &[bytes::Bytes]) -> Vec<SessionId> {
+    let ids = ids.iter().filter_map(|id| Uuid::from_slice(id).ok());
+    ids.map(SessionId).collect()
 }
 
 #[cfg(test)]

@@ -20,12 +20,13 @@ use super::proto::hint_request::What;
 use super::proto::peer_server::{Peer, PeerServer};
 use super::proto::{
     DescribeActivityRequest, DescribeActivityResponse, DescribeKeyRequest, DescribeKeyResponse,
-    Elsewhere, Ended, Exhausted, ForwardRequest, ForwardResponse, ForwardWatchRequest,
-    ForwardWatchResponse, ForwardedRenewals, HintRequest, HintResponse, ListKeysRequest,
-    ListKeysResponse, Method, Refusal, RenewSessionRequest, RenewSessionResponse, Renewed, Unable,
-    forward_response, forward_watch_response, renew_session_response,
+    Elsewhere, EndSessionsRequest, EndSessionsResponse, Ended, Exhausted, ForwardRequest,
+    ForwardResponse, ForwardWatchRequest, ForwardWatchResponse, ForwardedRenewals, HintRequest,
+    HintResponse, ListKeysRequest, ListKeysResponse, Method, Refusal, RenewSessionRequest,
+    RenewSessionResponse, Renewed, Unable, forward_response, forward_watch_response,
+    renew_session_response,
 };
-use super::{PeerClient, PeerSecret, id_bytes, message_bytes_max, shown};
+use super::{PeerClient, PeerSecret, id_bytes, message_bytes_max, session_ids, shown};
 use crate::access::Login;
 use crate::clock::{Clock as _, Ids, SystemClock};
 use crate::engine::{Engine, EngineError};
@@ -389,11 +390,6 @@ impl Peer for PeerRpc {
                     self.engine.session_given(SessionId(session));
                 }
             }
-            Some(What::SessionEnded(session)) => {
-                if let Ok(session) = Uuid::from_slice(&session) {
-                    self.engine.session_ended_elsewhere(SessionId(session));
-                }
-            }
             Some(What::SessionDisconnected(session)) => {
                 if let Ok(session) = Uuid::from_slice(&session) {
                     self.engine.disconnected(SessionId(session));
@@ -407,6 +403,17 @@ impl Peer for PeerRpc {
             None => {}
         }
         Ok(Response::new(HintResponse {}))
+    }
+
+    async fn end_sessions(
+        &self,
+        request: Request<EndSessionsRequest>,
+    ) -> Result<Response<EndSessionsResponse>, Status> {
+        let sessions = session_ids(&request.into_inner().sessions);
+        let left = self.engine.sessions_ended_elsewhere(sessions).await;
+        Ok(Response::new(EndSessionsResponse {
+            left: left.into_iter().map(|one| id_bytes(one.0)).collect(),
+        }))
     }
 
     async fn describe_activity(

@@ -311,12 +311,19 @@ struct Ends {
     complete_from: u64,
     #[prost(message, repeated, tag = "2")]
     entries: Vec<End>,
+    /// The ends below `unknown_to` of which nothing is known; 0 for both where there are none.
+    #[prost(uint64, tag = "3")]
+    unknown_from: u64,
+    #[prost(uint64, tag = "4")]
+    unknown_to: u64,
 }
 
 fn encode_ends(ended: &Ended) -> Vec<u8> {
     let message = Ends {
         complete_from: ended.complete_from.0,
         entries: ended.entries.iter().map(End::from).collect(),
+        unknown_from: ended.unknown.start.0,
+        unknown_to: ended.unknown.end.0,
     };
     let mut bytes = vec![ENDS_FORMAT];
     // A Vec grows, so there is always room.
@@ -335,5 +342,6 @@ fn decode_ends(bytes: &[u8]) -> Result<Ended, StoreError> {
     Ok(Ended {
         entries: entries.collect::<Result<_, _>>().map_err(damaged)?,
         complete_from: Seq(message.complete_from),
+        unknown: Seq(message.unknown_from)..Seq(message.unknown_to),
     })
 }

@@ -147,6 +147,11 @@ pub(super) fn of(state: &KeyState) -> u64 {
     for entry in &ended.entries {
         fields.ended(entry);
     }
+    // What was written before there were such ends has the digest that it had.
+    if !ended.unknown.is_empty() {
+        fields.u64(ended.unknown.start.0);
+        fields.u64(ended.unknown.end.0);
+    }
     fields.0.finish()
 }
 
@@ -212,6 +217,7 @@ mod tests {
             ended: Ended {
                 entries: ends.collect(),
                 complete_from: Seq(1),
+                unknown: Seq(0)..Seq(0),
             },
         }
     }
@@ -225,7 +231,7 @@ mod tests {
 
     #[test]
     fn each_part_of_a_state_is_covered() {
-        let changes: [fn(&mut KeyState); 18] = [
+        let changes: [fn(&mut KeyState); 19] = [
             |s| s.version += 1,
             |s| s.home = None,
             |s| s.home.as_mut().unwrap().replica = ReplicaId(Uuid::nil()),
@@ -244,6 +250,7 @@ mod tests {
             |s| Arc::make_mut(&mut s.entries[0]).liveness = Liveness::Own { ttl_ms: 1 },
             |s| drop(s.ended.entries.pop_front()),
             |s| s.ended.complete_from.0 += 1,
+            |s| s.ended.unknown = Seq(7)..Seq(8),
         ];
         for (number, change) in changes.into_iter().enumerate() {
             let mut changed = state();

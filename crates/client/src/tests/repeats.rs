@@ -262,6 +262,20 @@ async fn a_release_whose_answer_was_lost_is_a_release() {
     assert_eq!(world.fake.count("release"), 2);
 }
 
+/// Its answer was lost for longer than a TTL.
+#[tokio::test(start_paused = true)]
+async fn a_create_that_finds_the_entry_of_an_earlier_try_ended_takes_another() {
+    let world = World::new();
+    let ended = || refusal(Code::FailedPrecondition, "EXPIRED", "it expired");
+    world.fake.next("create", Act::Refuse(ended()));
+    drop(world.client.lock("k").await.unwrap());
+    assert_eq!(world.fake.count("create"), 2);
+    world.fake.always("create", Act::Refuse(ended()));
+    let refused = world.client.enqueue("other").await.unwrap_err();
+    assert!(matches!(refused, CreateError::SessionEnded(_)), "{refused}");
+    assert_eq!(world.fake.count("create"), 4);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_repeated_release_waits_for_the_one_in_flight() {
     let world = World::new();

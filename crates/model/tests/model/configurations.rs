@@ -193,6 +193,25 @@ fn searches() -> Vec<Setup> {
             f.sessions = 1;
             f.unknown_writes = 1;
         }),
+        Setup::new("a put in doubt is read, and its session ends")
+            .reads_in_doubt()
+            .without_known_value()
+            .faults(|f| {
+                f.sessions = 1;
+                f.unknown_writes = 1;
+            })
+            .bounded(STEPS_MAX),
+        Setup::new("puts in doubt are read, narrow fences, one given up, a replica ends")
+            .clients(1)
+            .sections(2)
+            .narrow()
+            .reads_in_doubt()
+            .faults(|f| {
+                f.ends = 1;
+                f.given_up = 1;
+                f.unknown_writes = 2;
+            })
+            .bounded(STEPS_MAX),
         Setup::new("two puts, narrow fences, one given up")
             .puts(2)
             .narrow()
@@ -330,6 +349,16 @@ fn write_back_searches() -> Vec<Setup> {
                 f.ends = 1;
                 f.unknown_swaps = 1;
             }),
+        Setup::new("write-back: puts in doubt are read, a hand-over")
+            .write_back()
+            .clients(1)
+            .sections(2)
+            .reads_in_doubt()
+            .faults(|f| {
+                f.hand_overs = 1;
+                f.unknown_writes = 2;
+            })
+            .bounded(STEPS_MAX),
         Setup::new("write-back: by force")
             .write_back()
             .faults(|f| f.forced = 1),

@@ -226,10 +226,11 @@ impl World {
             Answer::Value { value, lease } => {
                 let client = &mut self.clients[c];
                 client.is_durable |= lease.promised_until.is_none();
-                let entry = client.entry.map(|e| (e.seq.0, e.grant.map_or(0, |g| g.0)));
+                let entry = client.entry;
                 client.step = client.after_get(setup);
-                if let Some((seq, grant)) = entry {
-                    self.truth.read(seq, grant, value_of(value.bytes.as_ref()));
+                if let Some(entry) = entry {
+                    let grant = entry.grant.map_or(0, |grant| grant.0);
+                    self.truth.read(grant, value_of(value.bytes.as_ref()));
                 }
             }
             Answer::Written { lease } => {
@@ -294,6 +295,7 @@ impl World {
                 client.is_sure = false;
                 client.step = Step::Done;
             }
+            KeyError::StoreUnavailable(_) if error.may_have_written => client.put_in_doubt(setup),
             // An earlier try is in flight, or a release: it asks again.
             _ => {}
         }
@@ -309,6 +311,15 @@ impl Client {
         match self.is_last(setup) {
             true => Step::Release,
             false => Step::Put,
+        }
+    }
+
+    /// Whether a try of its put was written it is not told.
+    pub fn put_in_doubt(&mut self, setup: &Setup) {
+        if setup.reads_in_doubt && self.step == Step::Put {
+            self.step = Step::Get;
+            self.value = 0;
+            self.may_be_written = false;
         }
     }
 

@@ -63,6 +63,8 @@ pub struct Setup {
     pub one_session: bool,
     /// A client takes a release that is refused for what the refusal says, whatever became of an earlier try.
     pub trusts_refusals: bool,
+    /// A client whose put is in doubt reads what became of it, and writes something else.
+    pub reads_in_doubt: bool,
     pub faults: Faults,
     pub limits: KeyLimits,
     pub commit: CommitRules,
@@ -81,6 +83,7 @@ impl Setup {
             carry: 0,
             one_session: false,
             trusts_refusals: false,
+            reads_in_doubt: false,
             faults: Faults::default(),
             limits: KeyLimits {
                 core: CoreLimits {
@@ -131,6 +134,13 @@ impl Setup {
     pub fn trusts_refusals(self) -> Setup {
         Setup {
             trusts_refusals: true,
+            ..self
+        }
+    }
+
+    pub fn reads_in_doubt(self) -> Setup {
+        Setup {
+            reads_in_doubt: true,
             ..self
         }
     }

@@ -342,6 +342,7 @@ impl World {
                 self.clients[c].may_be_written |= self.clients[c].value > 0;
                 self.clients[c].calls += 1;
                 self.clients[c].release_no = 0;
+                self.clients[c].put_in_doubt(setup);
                 self.event(setup, r, Event::CallGone(call));
             }
             Action::TakeOver(r) => {
@@ -553,7 +554,7 @@ impl World {
             },
             (Step::Get, Some(entry)) => Call::Get { entry, call_no },
             (Step::Put, Some(entry)) => {
-                self.truth.sent(value, entry.seq.0);
+                self.truth.sent(value);
                 Call::Put {
                     entry,
                     call_no,
@@ -563,7 +564,7 @@ impl World {
             (Step::Release, Some(entry)) => {
                 client.is_sure = false;
                 if releases_with_put {
-                    self.truth.sent(value, entry.seq.0);
+                    self.truth.sent(value);
                 }
                 Call::Release {
                     entry,

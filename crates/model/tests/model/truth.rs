@@ -1,6 +1,6 @@
 //! What clients were told, and what that promises.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use super::world::Value;
 
@@ -39,8 +39,8 @@ pub struct Truth {
     pub broken: Option<Broken>,
     /// The value that must be read, unless one of `pending` is.
     pub current: Value,
-    /// Values that were sent, not acknowledged, and may show: by whose entry.
-    pub pending: BTreeMap<Value, u64>,
+    /// Values that were sent, not acknowledged, and may show.
+    pub pending: BTreeSet<Value>,
     /// Values that a reader was told not to have been written, by reading another.
     pub against: Vec<Value>,
     /// Values that their callers were told not to be written.
@@ -69,43 +69,33 @@ impl Truth {
     }
 
     /// A put is handed to the home.
-    pub fn sent(&mut self, value: Value, seq: u64) {
+    pub fn sent(&mut self, value: Value) {
         if !self.against.contains(&value) && self.current != value {
-            self.pending.insert(value, seq);
+            self.pending.insert(value);
         }
         self.denied.retain(|other| *other != value);
     }
 
     /// The holder with this grant read a value.
-    pub fn read(&mut self, seq: u64, grant: u64, value: Value) {
+    pub fn read(&mut self, grant: u64, value: Value) {
         if grant < self.grant {
             self.breaks(Broken::AnsweredAfterItsEnd);
         }
         if self.denied.contains(&value) {
             self.breaks(Broken::DeniedShows);
         }
-        if value != self.current && !self.pending.contains_key(&value) {
+        if value != self.current && !self.pending.contains(&value) {
             self.breaks(Broken::OldValue);
         }
         self.current = value;
-        // What others sent and this holder does not see never shows again; its own may.
-        let gone: Vec<Value> = self
-            .pending
-            .iter()
-            .filter(|(other, of)| **of != seq || **other <= value)
-            .map(|(other, _)| *other)
-            .collect();
-        for other in gone {
-            self.pending.remove(&other);
-            if other > value {
-                self.against.push(other);
-            }
-        }
+        // What was sent before, by itself or others, and is not seen never shows again.
+        let unseen = std::mem::take(&mut self.pending).into_iter();
+        self.against.extend(unseen.filter(|other| *other > value));
     }
 
     /// A put of the holder with this grant is acknowledged.
     pub fn acknowledged(&mut self, grant: u64, value: Value) {
-        let is_known = self.pending.contains_key(&value) || self.current == value;
+        let is_known = self.pending.contains(&value) || self.current == value;
         if grant < self.grant || !is_known {
             self.breaks(Broken::AcknowledgedTooLate);
         }
@@ -114,7 +104,7 @@ impl Truth {
 
     /// A release is answered whose put was sent before: it is written, and what came after it may show above it.
     pub fn released_with(&mut self, value: Value) {
-        if self.pending.contains_key(&value) {
+        if self.pending.contains(&value) {
             self.is_current(value);
         } else if self.against.contains(&value) {
             self.breaks(Broken::AcknowledgedTooLate);
@@ -123,14 +113,14 @@ impl Truth {
 
     fn is_current(&mut self, value: Value) {
         self.current = value;
-        self.pending.retain(|other, _| *other > value);
+        self.pending.retain(|other| *other > value);
     }
 
     /// A caller is told that this was not written.
     pub fn denied(&mut self, value: Value) {
         if self.current == value {
             self.breaks(Broken::DeniedShows);
-        } else if self.pending.remove(&value).is_some() {
+        } else if self.pending.remove(&value) {
             self.denied.push(value);
         }
     }

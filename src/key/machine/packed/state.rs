@@ -37,6 +37,10 @@ pub(super) struct PackedState {
     /// Oldest first.
     #[prost(message, repeated, tag = "12")]
     ended: Vec<PackedEnd>,
+    #[prost(uint64, tag = "13")]
+    unknown_from: u64,
+    #[prost(uint64, tag = "14")]
+    unknown_to: u64,
 }
 
 /// A remembered end. It is no record of a store: those may not change, and this is read by nobody else.
@@ -96,10 +100,12 @@ pub(super) fn packed_state(of: Home, state: &KeyState) -> Option<PackedState> {
         kept,
         first_left_ms: 0,
         entries: _,
-        ended: Ended {
-            entries: ended,
-            complete_from,
-        },
+        ended:
+            Ended {
+                entries: ended,
+                complete_from,
+                unknown,
+            },
     } = state
     else {
         return None;
@@ -117,6 +123,8 @@ pub(super) fn packed_state(of: Home, state: &KeyState) -> Option<PackedState> {
         complete_from: complete_from.0,
         unsynced: *unsynced,
         ended: ended.iter().map(packed_end).collect(),
+        unknown_from: unknown.start.0,
+        unknown_to: unknown.end.0,
     })
 }
 
@@ -197,6 +205,7 @@ pub(super) fn unpacked_state(
         ended: Ended {
             entries: ended?,
             complete_from: Seq(packed.complete_from),
+            unknown: Seq(packed.unknown_from)..Seq(packed.unknown_to),
         },
     })
 }

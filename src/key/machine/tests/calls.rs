@@ -82,8 +82,9 @@ fn the_value_is_read_once_and_then_known() {
     let is_x = |effects: &[Effect]| matches!(&answers(effects)[..], [(_, Ok(Answer::Value { value: of, .. }))] if of.bytes == value("x"));
     assert!(is_x(&effects));
     assert!(is_x(&get(&mut world)));
-    let effects = world.calls(put(held(1, NOW_US), "y"));
-    write(&effects);
+    let (io, _) = write(&world.calls(put(held(1, NOW_US), "y")));
+    let outcome = WriteOutcome::Unknown("late".into());
+    world.on(Event::DataWritten { io, outcome });
     read(&get(&mut world));
 }
 
@@ -296,11 +297,11 @@ fn a_release_whose_put_never_began_may_be_repeated_with_its_number() {
             put: Some(put_of("x")),
         };
         // It waits for timestamps.
-        world.clock_is_wrong = is_refused;
+        world.limits.core.ahead_us_max = is_refused.then_some(0);
         let (release, effects) = world.call(with_put());
         if is_refused {
-            assert_eq!(errors(&effects), [KeyError::ClockIsWrong.into()]);
-            world.clock_is_wrong = false;
+            assert!(matches!(errors(&effects)[0].why, KeyError::Fence(_)));
+            world.limits.core.ahead_us_max = None;
         } else {
             swap(&effects);
             world.on(Event::CallGone(release));

@@ -105,14 +105,22 @@ fn an_entry_that_is_being_released_is_answered_held_no_more() {
     let mut world = World::serving(&[new_entry(1)]);
     let (call, effects) = world.call(acquire_with_value(1));
     let io = read(&effects);
-    write(&world.calls(Call::Release {
+    let (last_put, _) = write(&world.calls(Call::Release {
         entry: held(1, NOW_US),
         call_no: 0,
         put: Some(put_of("x")),
     }));
     let cell = Ok(None);
     let effects = world.on(Event::DataRead { io, cell });
-    assert_eq!(answers(&effects), [(call, Err(KeyError::Releasing.into()))]);
+    assert_eq!(answers(&effects), []);
+    let outcome = WriteOutcome::Done;
+    world.on(Event::DataWritten {
+        io: last_put,
+        outcome,
+    });
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let ended = KeyError::Ended(EndedAs::Released);
+    assert!(answers(&effects).contains(&(call, Err(ended.into()))));
 }
 
 #[test]

@@ -6,6 +6,8 @@ mod commits;
 mod hand_overs;
 mod homes;
 mod packed;
+mod repeats;
+mod settles;
 mod syncs;
 mod time;
 mod write_back;

@@ -114,7 +114,7 @@ fn a_holder_that_memory_alone_knows_is_not_packed() {
     world.on(Event::Swapped(SwapOutcome::Applied));
     world.pass(TTL / 2);
     let now = world.observer.observe(world.at);
-    world.machine.forget_pace(now, world.commit.keep_after);
+    world.machine.forget_past(now, world.commit.keep_after);
     assert!(grant_told(&world.calls(acquire(2))).is_some());
     assert!(world.machine.has_volatile() && !world.pack());
     commit_later(&mut world);
@@ -217,7 +217,7 @@ fn one_before_which_others_ended_is_packed_with_their_ends() {
         assert!(synced(&mut world, 2));
         world.pass(TTL);
         let now = world.observer.observe(world.at);
-        world.machine.forget_pace(now, world.commit.keep_after);
+        world.machine.forget_past(now, world.commit.keep_after);
         assert!(world.row().unsynced && world.pack(), "{reason:?}");
         let ended = world.machine.state().unwrap().end_of(Seq(1));
         assert_eq!(ended, EndedAs::Lost(reason));
@@ -251,4 +251,18 @@ fn what_cannot_be_packed_is_not() {
         assert!(!world.pack(), "{what}");
     }
     assert_eq!(Machine::unpack(b"none of these"), None);
+}
+
+#[test]
+fn one_before_which_others_were_released_is_packed_with_their_requests() {
+    let mut world = World::serving(&[of_session(1), of_session(2)]);
+    world.calls(release(held(1, NOW_US)));
+    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.calls(acquire(2));
+    let now = world.observer.observe(world.at);
+    world.machine.forget_past(now, Duration::ZERO);
+    assert!(world.pack());
+    let effects = world.calls(create(of_session(1)));
+    let released = KeyError::Ended(EndedAs::Released);
+    assert_eq!(errors(&effects), [released.into()]);
 }

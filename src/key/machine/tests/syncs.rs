@@ -127,10 +127,10 @@ fn whoever_waits_for_a_sync_that_gets_no_fence_fails_and_keeps_its_entry_alive_n
     let mut world = taken_over();
     let io = read(&world.calls(acquire(1)));
     world.calls(Call::Watch { entry: entry(1) });
-    world.clock_is_wrong = true;
+    world.limits.core.ahead_us_max = Some(0);
     let cell = Ok(Some(datum("x", GRANT + 50)));
     let effects = world.on(Event::DataRead { io, cell });
-    assert_eq!(errors(&effects), [KeyError::ClockIsWrong.into()]);
+    assert!(matches!(errors(&effects)[0].why, KeyError::Fence(_)));
     // Not at once again for the watcher's sake.
     let of = PauseOf::Sync(Fence(GRANT));
     assert!(effects.contains(&Effect::Pause { of, tries: 0 }));
@@ -141,7 +141,7 @@ fn whoever_waits_for_a_sync_that_gets_no_fence_fails_and_keeps_its_entry_alive_n
 fn an_entry_whose_sync_got_no_fence_expires() {
     let mut world = taken_over();
     let io = read(&world.calls(acquire(1)));
-    world.clock_is_wrong = true;
+    world.limits.core.ahead_us_max = Some(0);
     let cell = Ok(Some(datum("x", GRANT + 50)));
     world.on(Event::DataRead { io, cell });
     world.pass(TTL);
@@ -167,8 +167,10 @@ fn held_is_answered_though_more_timestamps_are_asked_for_meanwhile() {
     let cell = Ok(Some(datum("c", NOW_US + 3)));
     assert_eq!(answers(&world.on(Event::DataRead { io, cell })), []);
     let effects = world.on(Event::Swapped(SwapOutcome::Applied));
-    let io = read(&effects);
-    let cell = Ok(Some(datum("c", NOW_US + 3)));
+    let (io, written) = write(&effects);
+    let outcome = WriteOutcome::Done;
+    let io = read(&world.on(Event::DataWritten { io, outcome }));
+    let cell = Ok(Some(written));
     let effects = world.on(Event::DataRead { io, cell });
     assert_eq!(answers(&effects)[0].0, call);
     assert_eq!(grant_told(&effects), Some(NOW_US));

@@ -45,6 +45,11 @@ struct StateRow {
     kept: Option<u64>,
     #[prost(uint32, tag = "16")]
     first_left_ms: u32,
+    /// The ends below `unknown_to` of which nothing is known; 0 for both where there are none.
+    #[prost(uint64, tag = "17")]
+    unknown_from: u64,
+    #[prost(uint64, tag = "18")]
+    unknown_to: u64,
 }
 
 /// The part of [`StateRow`] that a compare-and-swap looks at.
@@ -128,6 +133,7 @@ impl LockRow {
                 ended: Ended {
                     entries,
                     complete_from: Seq(row.complete_from),
+                    unknown: Seq(row.unknown_from)..Seq(row.unknown_to),
                 },
             },
             entries: row.entries,
@@ -173,6 +179,8 @@ pub(in crate::store::embedded) fn encode_lock(state: &KeyState) -> Vec<u8> {
         unsynced: state.unsynced,
         entries: state.entries.len() as u64,
         complete_from: state.ended.complete_from.0,
+        unknown_from: state.ended.unknown.start.0,
+        unknown_to: state.ended.unknown.end.0,
         ended: state.ended.entries.iter().map(End::from).collect(),
         home: state.home.map(|home| home.replica.0.as_bytes().to_vec()),
         term: state.term(),
@@ -294,6 +302,7 @@ mod tests {
             ended: Ended {
                 entries: ends.collect(),
                 complete_from: Seq(1),
+                unknown: Seq(0)..Seq(0),
             },
         }
     }
