@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use fermata_bench::{InProcess, Program, StartReplica};
 use fermata_cassandra::CassandraOptions;
+use fermata_command::output::say;
 use fermata_command::{Failure, exit};
 use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 
-use super::aside;
 use super::cluster::{self, ClusterFlags, SettingsFile};
 use super::replica::Made;
 use super::replica::cassandra::Starting;
@@ -98,7 +98,7 @@ async fn start(config: Config) -> Result<InProcess, Failure> {
         engine.stop();
         // Lets the other replicas have at once what it had.
         if timeout(grace, engine.leave(grace)).await.is_err() {
-            aside::say(
+            say(
                 "the replica in this process could not write that it stopped: others wait for its replica TTL",
             );
         }

@@ -23,6 +23,5 @@ mod terminal;
 mod token;
 mod top;
 mod two_shells;
-mod unread;
 mod values;
 mod world;
