@@ -3,10 +3,9 @@
 use std::io;
 
 use fermata_command::exit;
-use fermata_command::output::{print_json, print_text};
+use fermata_command::output::{Format, print_json, print_text, say};
 use serde_json::json;
 
-use super::aside;
 use super::settings::Settings;
 use crate::config::{Config, Problem, StoreKind};
 
@@ -24,37 +23,28 @@ pub struct Args {
     #[command(flatten)]
     settings: Settings,
 
-    /// How to print: text (TOML), or json with the problems in it
-    #[arg(long, value_enum, default_value_t = Output::Text)]
-    output: Output,
-}
-
-/// How to print.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Output {
-    /// TOML.
-    Text,
-    /// One JSON object.
-    Json,
+    /// How to print: text (TOML), or json with the problems in it [default: text]
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    output: Option<Format>,
 }
 
 /// Runs the command.
 pub async fn run(args: Args) -> Result<u8, io::Error> {
     let loaded = args.settings.load();
-    match (args.output, loaded) {
-        (Output::Text, Ok(config)) => {
+    match (args.output.unwrap_or_default(), loaded) {
+        (Format::Text, Ok(config)) => {
             print_text(&effective_toml(&config)?)?;
             Ok(0)
         }
-        (Output::Text, Err(problems)) => {
-            aside::say(&problems.to_string());
+        (Format::Text, Err(problems)) => {
+            say(&problems.to_string());
             Ok(exit::CONFIG)
         }
-        (Output::Json, Ok(config)) => {
+        (Format::Json, Ok(config)) => {
             print_json(&answer(Some(&effective(config)), &[]))?;
             Ok(0)
         }
-        (Output::Json, Err(problems)) => {
+        (Format::Json, Err(problems)) => {
             print_json(&answer(None, &problems.0))?;
             Ok(exit::CONFIG)
         }

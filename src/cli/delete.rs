@@ -1,20 +1,18 @@
 //! `fermata delete`: takes away the value of a key, in a section of its own or under a lock that somebody else took.
 
-use fermata_client::{CallNumbers, ClientOptions, Mutation};
+use fermata_client::{CallNumbers, Mutation};
 use fermata_command::{Failure, Remote};
 
-use super::aside::Aside;
 use super::put::section;
 use super::value;
 use super::waiting::LockFlags;
 
 const HELP: &str = "\
-Without --lock-ref this is a whole section of its own: it takes the lock on the
-key, deletes its value, and releases it. With --lock-ref it does so as the
-holder of that lockRef, and the lock stays as it is.
+Without --lock-ref the command takes the lock on the key, deletes the value, and
+releases the lock. With --lock-ref it deletes as the holder of that lockRef and
+leaves the lock alone.
 
-With --output json: {\"name\", \"fencing_token\"} of the entry that the value
-was deleted under.
+--output json prints the \"name\" and \"fencing_token\" of the entry that deleted.
 
 Exit status: 0 the key has no value, which is durable; 64 malformed; 66 no
 such table or lockRef; 69 no server (the outcome is unknown); 70 the lock is
@@ -50,14 +48,7 @@ pub struct Args {
 
 /// Runs the command.
 pub async fn run(args: Args) -> Result<u8, Failure> {
-    let aside = Aside::start();
-    let ended = delete(args, &aside).await;
-    aside.finish(ended)
-}
-
-async fn delete(args: Args, aside: &Aside) -> Result<u8, Failure> {
-    let options = ClientOptions::default();
-    let client = args.remote.client_saying(options, aside.sayer())?;
+    let client = args.remote.client()?;
     let (lock_ref, fencing_token) = match args.lock_ref {
         Some(named) => {
             let (lock_ref, fencing_token) =
@@ -74,7 +65,6 @@ async fn delete(args: Args, aside: &Aside) -> Result<u8, Failure> {
                 (&args.remote, &args.taking),
                 &key,
                 Mutation::Delete,
-                aside,
             )
             .await?
         }

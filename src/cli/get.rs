@@ -8,11 +8,10 @@ use serde_json::json;
 use super::{value, views};
 
 const HELP: &str = "\
-Without --lock-ref the value is the one that some recent holder left; a holder
-may be about to overwrite it. With --lock-ref it is the latest one, as the
-holder of that lockRef sees it.
+Without --lock-ref the value may be stale: a holder may be about to overwrite
+it. With --lock-ref it is the latest value, read as the holder.
 
-The value is written as it is (on a terminal with an end of line). With
+The value is printed unchanged; a terminal gets a newline after it. With
 --output json: {\"exists\", \"value\" (null if it is not UTF-8),
 \"value_base64\"}, and \"table\" and \"key\", or \"name\" and
 \"fencing_token\".

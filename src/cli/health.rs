@@ -6,9 +6,9 @@ use fermata_command::{Failure, Remote, exit};
 use serde_json::json;
 
 const HELP: &str = "\
-Without SERVICE: whether the server has its store, and may answer. With
-`liveness`: whether the process answers at all; a new one would not help a
-store that does not. It asks grpc.health.v1, which needs no login.
+Without SERVICE: whether the server has its store and may answer. With
+`liveness`: whether the process answers at all, even without its store. The
+command calls grpc.health.v1, which needs no login.
 
 Exit status: 0 it serves; 64 malformed; 66 no such service; 69 it does not
 serve, or there is no server; 74 it cannot be printed.

@@ -2,7 +2,6 @@
 //!
 //! Here words are taken apart and put together; what a lock is, is not known here.
 
-mod aside;
 mod backup;
 pub mod check;
 mod child;
@@ -17,7 +16,6 @@ mod hold;
 mod leaving;
 mod lock;
 mod locks;
-mod print;
 mod put;
 mod replica;
 mod schema;
@@ -29,13 +27,13 @@ mod token;
 mod value;
 mod views;
 mod waiting;
-mod waiting_line;
 
 use std::ffi::OsString;
-use std::io::Write as _;
 
-use clap::{CommandFactory as _, Parser};
-use fermata_command::{Failure, Remote, exit, stdout};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
+use fermata_command::output::{print_bytes, say};
+use fermata_command::remote::CLIENT_OPTIONS;
+use fermata_command::{Failure, Remote, exit};
 
 const HELP: &str = "\
 Examples:
@@ -54,6 +52,7 @@ pub struct Cli {
     #[command(subcommand)]
     command: FermataCommand,
 
+    // With the options after the command as well.
     #[command(flatten)]
     remote: Remote,
 }
@@ -84,72 +83,93 @@ enum FermataCommand {
 
 /// Runs the command that these words (the program's name first) say.
 pub async fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
-    let cli = match Cli::try_parse_from(words) {
+    let cli = match Cli::parse_words(words) {
         Ok(cli) => cli,
         Err(mut error) => {
             lock::tip(&mut error);
-            value::tip(&mut error);
             return printed(&error);
         }
     };
-    let before = cli.remote;
+    if let Err(failure) = cli.refuse_client_options() {
+        return failed(&failure);
+    }
     let ended = match cli.command {
-        FermataCommand::Serve(args) if before.is_empty() => {
+        FermataCommand::Serve(args) => {
             return serve::run(args).await.unwrap_or_else(|error| {
-                aside::say(&error.to_string());
+                say(&error.to_string());
                 error.exit_code()
             });
         }
-        FermataCommand::Check(args) if before.is_empty() => {
-            return check::run(args)
-                .await
-                .unwrap_or_else(|error| failed(&error.into()));
-        }
-        FermataCommand::Schema(args) if before.is_empty() => schema::run(args).await,
-        FermataCommand::Token(args) if before.is_empty() => token::run(&args),
-        FermataCommand::Explain(args) if before.is_empty() => explain::run(&args),
-        FermataCommand::Restore(args) if before.is_empty() => backup::run_restore(&args),
-        FermataCommand::Completions { shell } if before.is_empty() => completions(shell),
-        FermataCommand::Serve(_)
-        | FermataCommand::Check(_)
-        | FermataCommand::Schema(_)
-        | FermataCommand::Token(_)
-        | FermataCommand::Explain(_)
-        | FermataCommand::Restore(_)
-        | FermataCommand::Completions { .. } => Err(Failure::usage(
-            "options before the command are for client commands; give those of this one after it",
-        )),
-        FermataCommand::Lock(mut args) => {
-            args.remote = args.remote.or(&before);
-            lock::run(args).await
-        }
-        FermataCommand::Locks(args) => locks::run(args, &before).await,
-        FermataCommand::Health(mut args) => {
-            args.remote = args.remote.or(&before);
-            health::run(args).await
-        }
-        FermataCommand::Backup(mut args) => {
-            args.remote = args.remote.or(&before);
-            backup::back_up(args).await
-        }
-        FermataCommand::Sessions(mut args) => {
-            args.remote = args.remote.or(&before);
-            sessions::run(args).await
-        }
-        FermataCommand::Get(mut args) => {
-            args.remote = args.remote.or(&before);
-            get::run(args).await
-        }
-        FermataCommand::Delete(mut args) => {
-            args.remote = args.remote.or(&before);
-            delete::run(args).await
-        }
-        FermataCommand::Put(mut args) => {
-            args.remote = args.remote.or(&before);
-            put::run(args).await
-        }
+        FermataCommand::Check(args) => check::run(args).await.map_err(Failure::from),
+        FermataCommand::Schema(args) => schema::run(args).await,
+        FermataCommand::Token(args) => token::run(&args),
+        FermataCommand::Explain(args) => explain::run(&args),
+        FermataCommand::Restore(args) => backup::run_restore(&args),
+        FermataCommand::Completions { shell } => completions(shell),
+        FermataCommand::Lock(args) => lock::run(args).await,
+        FermataCommand::Locks(args) => locks::run(args).await,
+        FermataCommand::Health(args) => health::run(args).await,
+        FermataCommand::Backup(args) => backup::back_up(args).await,
+        FermataCommand::Sessions(args) => sessions::run(args).await,
+        FermataCommand::Get(args) => get::run(args).await,
+        FermataCommand::Delete(args) => delete::run(args).await,
+        FermataCommand::Put(args) => put::run(args).await,
     };
     ended.unwrap_or_else(|failure| failed(&failure))
+}
+
+/// The commands of an operator of servers, with those options of client commands that they have as well.
+const OF_SERVERS: [(&str, &[&str]); 7] = [
+    ("serve", &[]),
+    ("check", &["--output"]),
+    ("schema", &["--table"]),
+    ("token", &[]),
+    ("explain", &["--output"]),
+    ("restore", &["--output"]),
+    ("completions", &[]),
+];
+
+impl Cli {
+    fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+        let matches = built(Cli::command()).try_get_matches_from(words)?;
+        Cli::from_arg_matches(&matches)
+    }
+
+    /// Options of client commands may stand before each command: those that it does not have are refused here.
+    fn refuse_client_options(&self) -> Result<(), Failure> {
+        let name = match &self.command {
+            FermataCommand::Serve(_) => "serve",
+            FermataCommand::Check(_) => "check",
+            FermataCommand::Schema(_) => "schema",
+            FermataCommand::Token(_) => "token",
+            FermataCommand::Explain(_) => "explain",
+            FermataCommand::Restore(_) => "restore",
+            FermataCommand::Completions { .. } => "completions",
+            _ => return Ok(()),
+        };
+        let own = OF_SERVERS.iter().find(|(of, _)| *of == name);
+        let own = own.map_or(&[][..], |(_, own)| *own);
+        match self.remote.given().find(|option| !own.contains(option)) {
+            Some(option) => Err(Failure::usage(format!(
+                "{option} is an option of client commands, and {name} is none"
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// All commands, built; those of servers do not show the options of client commands.
+fn built(mut command: clap::Command) -> clap::Command {
+    fn hide(command: clap::Command) -> clap::Command {
+        let command = command.mut_args(|arg| {
+            let is_of_clients = arg.get_help_heading() == Some(CLIENT_OPTIONS);
+            arg.hide(is_of_clients)
+        });
+        command.mut_subcommands(hide)
+    }
+    command.build();
+    let names = OF_SERVERS.iter().map(|(name, _)| *name);
+    names.fold(command, |command, name| command.mut_subcommand(name, hide))
 }
 
 /// Prints help, or why the words make no sense.
@@ -159,7 +179,7 @@ fn printed(error: &clap::Error) -> u8 {
         // Where it cannot be said, the status is left.
         return exit::USAGE;
     }
-    match printed.and_then(|()| stdout::open()?.flush()) {
+    match printed {
         Ok(()) => 0,
         Err(unread) => failed(&unread.into()),
     }
@@ -168,7 +188,7 @@ fn printed(error: &clap::Error) -> u8 {
 /// Says why a command failed.
 fn failed(failure: &Failure) -> u8 {
     if !failure.message.is_empty() {
-        aside::say(&failure.message);
+        say(&failure.message);
     }
     failure.code
 }
@@ -176,7 +196,7 @@ fn failed(failure: &Failure) -> u8 {
 fn completions(shell: clap_complete::Shell) -> Result<u8, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "fermata", &mut script);
-    stdout::open()?.write_all(&script)?;
+    print_bytes(&script)?;
     Ok(0)
 }
 
@@ -210,26 +230,57 @@ mod tests {
         see(&Cli::command());
     }
 
+    fn parsed(words: &str) -> Cli {
+        let words = words.split(' ').map(OsString::from);
+        Cli::parse_words(words).unwrap()
+    }
+
     #[test]
-    fn options_after_the_command_count_more_than_those_before_it() {
-        let words = [
-            "fermata",
-            "--endpoint",
-            "http://a:1",
-            "--table",
-            "t",
-            "get",
-            "--endpoint",
-            "http://b:1",
-            "k",
-        ];
-        let cli = Cli::try_parse_from(words).unwrap();
-        let FermataCommand::Get(args) = cli.command else {
+    fn client_options_may_stand_on_both_sides_of_the_command_and_those_after_it_count_more() {
+        let words = "fermata --endpoint http://a:1 --table t get --endpoint http://b:1 k";
+        let FermataCommand::Get(args) = parsed(words).command else {
             panic!("it is a get");
         };
-        let remote = args.remote.or(&cli.remote);
-        assert_eq!(remote.endpoints(), ["http://b:1"]);
-        assert_eq!(remote.table(), "t");
+        assert_eq!(args.remote.endpoints(), ["http://b:1"]);
+        assert_eq!(args.remote.table(), "t");
+    }
+
+    #[test]
+    fn commands_of_servers_refuse_the_options_of_client_commands() {
+        for good in [
+            "fermata serve",
+            "fermata --output json check",
+            "fermata check --output json",
+            "fermata schema print --table a --table b",
+            "fermata locks ls --table t",
+        ] {
+            assert_eq!(parsed(good).refuse_client_options(), Ok(()), "{good}");
+        }
+        for bad in [
+            "fermata --endpoint http://a:1 serve",
+            "fermata serve --output json",
+            "fermata check --table t",
+            "fermata schema print --timeout 1s",
+        ] {
+            let refused = parsed(bad).refuse_client_options().unwrap_err();
+            assert_eq!(refused.code, exit::USAGE, "{bad}");
+        }
+        for (name, _) in OF_SERVERS {
+            let mut command = built(Cli::command());
+            let help = command.find_subcommand_mut(name).unwrap().render_help();
+            assert!(!help.to_string().contains(CLIENT_OPTIONS), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_help_of_lock_fits_60_lines() {
+        for columns in [80, 100] {
+            let command = built(Cli::command().term_width(columns));
+            let asked = ["fermata", "lock", "--help"];
+            let help = command.try_get_matches_from(asked).unwrap_err().to_string();
+            let lines = help.lines().count();
+            assert!(lines <= 60, "{lines} lines at {columns} columns:\n{help}");
+        }
     }
 
     #[test]

@@ -2,22 +2,20 @@
 
 use std::path::PathBuf;
 
-use fermata_client::{CallNumbers, Client, ClientOptions, Mutation, ReleaseError};
+use fermata_client::{CallNumbers, Client, Mutation};
 use fermata_command::{Failure, Remote};
 
-use super::aside::Aside;
-use super::leaving::{Leaving, Lives};
+use super::leaving::unreleased;
 use super::signals::Signals;
 use super::value;
 use super::waiting::LockFlags;
 
 const HELP: &str = "\
-Without --lock-ref this is a whole section of its own: it takes the lock on the
-key, writes, and releases it, also where the write fails. With --lock-ref it
-writes as the holder of that lockRef, and the lock stays as it is.
+Without --lock-ref the command takes the lock on the key, writes, and releases
+the lock, even if the write fails. With --lock-ref it writes as the holder of
+that lockRef and leaves the lock alone.
 
-With --output json: {\"name\", \"fencing_token\"} of the entry that the
-value was written under.
+--output json prints the \"name\" and \"fencing_token\" of the entry that wrote.
 
 Exit status: 0 the value is durable; 64 malformed; 66 no such table or
 lockRef; 69 no server (the outcome is unknown); 70 the lock is lost (the
@@ -62,14 +60,7 @@ pub struct Args {
 
 /// Runs the command.
 pub async fn run(args: Args) -> Result<u8, Failure> {
-    let aside = Aside::start();
-    let ended = put(args, &aside).await;
-    aside.finish(ended)
-}
-
-async fn put(args: Args, aside: &Aside) -> Result<u8, Failure> {
-    let options = ClientOptions::default();
-    let client = args.remote.client_saying(options, aside.sayer())?;
+    let client = args.remote.client()?;
     let (lock_ref, fencing_token) = match args.lock_ref.clone() {
         Some(named) => {
             under(
@@ -88,7 +79,7 @@ async fn put(args: Args, aside: &Aside) -> Result<u8, Failure> {
             };
             // Before anything is locked: stdin may take its time.
             let value = Mutation::Put(value::read(given, args.file.as_ref())?);
-            section(&client, (&args.remote, &args.taking), key, value, aside).await?
+            section(&client, (&args.remote, &args.taking), key, value).await?
         }
     };
     value::print_written(args.remote.format(), &lock_ref, fencing_token)?;
@@ -138,28 +129,19 @@ pub(super) async fn section(
     (remote, taking): (&Remote, &LockFlags),
     key: &str,
     mutation: Mutation,
-    aside: &Aside,
 ) -> Result<(String, u64), Failure> {
     let mut signals = Signals::new()?;
     let guard = taking
-        .lock(client, &remote.table(), key, &mut signals, aside)
+        .lock(client, &remote.table(), key, &mut signals)
         .await?;
     let written = (guard.lock_ref(), guard.fencing_token());
-    let (leaving, lives) = (Leaving::new(client, key, aside), Lives::of(&guard));
+    let ends = unreleased(&guard);
     match signals.finish_soon(guard.release_with(mutation)).await {
         Ok(Ok(())) => {}
-        // Nothing was written.
-        Ok(Err(ReleaseError::Denied(denied))) => {
-            let trying = leaving.until_given_back(key, &denied, lives.span());
-            if signals.finish_soon(trying).await != Ok(true) {
-                aside.say(leaving.left(lives));
-            }
-            return Err(ReleaseError::Denied(denied).into());
-        }
         Ok(Err(error)) => return Err(error.into()),
         Err(signal) => {
             let what = format!(
-                "{signal} before an answer: whether {key} was changed is unknown; its lock ends by itself"
+                "{signal} before an answer: whether {key} was changed is unknown; its lock ends {ends}"
             );
             return Err(Failure::signal(signal, what));
         }

@@ -1,9 +1,8 @@
 //! `fermata schema`: the tables in Cassandra, printed, made, and looked at.
 
-use fermata_command::output::print_text;
+use fermata_command::output::{print_text, say};
 use fermata_command::{Failure, exit};
 
-use super::aside;
 use super::cluster::{self, ClusterFlags, SettingsFile};
 use crate::config::Config;
 use crate::lock::TableName;
@@ -30,8 +29,8 @@ enum SchemaCommand {
 #[derive(Debug, Clone, clap::Args)]
 struct Names {
     /// A table whose keys can be locked, beside `default` and those of the settings; may be repeated
-    #[arg(long = "table", value_name = "NAME", value_parser = TableName::parse)]
-    tables: Vec<TableName>,
+    #[arg(long = "table", id = "table", value_name = "NAME")]
+    tables: Vec<String>,
 
     #[command(flatten)]
     file: SettingsFile,
@@ -159,18 +158,24 @@ struct RestoredArgs {
 }
 
 /// The keyspace and its tables: those of the settings, and those named beside.
-fn schema_of(config: &Config, named: Vec<TableName>, replication: Option<Replication>) -> Schema {
+fn schema_of(
+    config: &Config,
+    named: &[String],
+    replication: Option<Replication>,
+) -> Result<Schema, Failure> {
     let mut tables = config.table_names();
-    for table in named {
+    for name in named {
+        let table = TableName::parse(name);
+        let table = table.map_err(|error| Failure::usage(format!("--table: {error}")))?;
         if !tables.contains(&table) {
             tables.push(table);
         }
     }
-    Schema {
+    Ok(Schema {
         keyspace: config.store.cassandra.keyspace.0.clone(),
         replication,
         tables,
-    }
+    })
 }
 
 impl From<SchemaError> for Failure {
@@ -207,7 +212,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         SchemaCommand::Print(args) => {
             let cluster = ClusterFlags::of_keyspace(args.keyspace);
             let config = cluster.load_names(args.names.file)?;
-            let schema = schema_of(&config, args.names.tables, args.replication);
+            let schema = schema_of(&config, &args.names.tables, args.replication)?;
             let statements = schema.statements();
             let text: String = statements.iter().map(|one| format!("{one};\n\n")).collect();
             print_text(&text)?;
@@ -215,10 +220,10 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         }
         SchemaCommand::Apply(args) => {
             let config = args.cluster.load(args.names.file)?;
-            let schema = schema_of(&config, args.names.tables, args.replication);
+            let schema = schema_of(&config, &args.names.tables, args.replication)?;
             let options = cluster::options(&config.store.cassandra)?;
-            schema::apply(&options, &schema, &|name| aside::say(name)).await?;
-            aside::say(&format!(
+            schema::apply(&options, &schema, &|name| say(name)).await?;
+            say(&format!(
                 "every node knows schema version {}",
                 schema::VERSION
             ));
@@ -235,7 +240,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         }
         SchemaCommand::Check(args) => {
             let config = args.cluster.load(args.names.file)?;
-            let schema = schema_of(&config, args.names.tables, None);
+            let schema = schema_of(&config, &args.names.tables, None)?;
             let options = cluster::options(&config.store.cassandra)?;
             let apply = cluster::apply_command(&config.store.cassandra, &schema.tables);
             let findings = health::check(&options, &schema, &apply).await?;

@@ -202,7 +202,7 @@ pub async fn run(args: Args) -> Result<u8, ServeError> {
     let stopped = tokio::select! {
         biased;
         stopped = ending => stopped?,
-        signal = signals.next_insisting() => end_at_once(signal),
+        signal = signals.next() => end_at_once(signal),
     };
     let counts = started.engine.counts();
     tracing::info!(

@@ -3,25 +3,22 @@
 use std::time::{Duration, SystemTime};
 
 use fermata_client::public_part;
-use fermata_command::output::{Format, colour, one_line, print_json, print_text};
+use fermata_command::output::{Format, colour, one_line, print_json, print_text, say};
 use fermata_command::remote::who;
 use fermata_command::{Failure, Remote, Span};
 use fermata_proto as proto;
 use serde_json::json;
 
-use super::aside;
 use super::locks::{IDENTITY, age, lease_left, parse_count, short, with_identities};
 use super::views;
 
 const HELP: &str = "\
-LOCKS counts the lockRefs that live by a session, waiters among them. LEASE
-LEFT and LOCKS are known to the replica that keeps the session, REPLICA: of
-those of other replicas than the one that answers they are not shown. What
-stands under SESSION lets nobody act for it.
+LOCKS counts the lockRefs of the session, waiters included. LEASE LEFT and
+LOCKS are shown for the sessions that the answering replica keeps. The id under
+SESSION is no secret: nobody can act with it.
 
-OWNER is a label that the client gave itself. IDENTITY is who opened the
-session, as far as the server knows; there is no such column where clients
-have none.
+OWNER is a label chosen by the client. IDENTITY is the authenticated client;
+the column is hidden if no client has one.
 
 Exit status: 0; 64 malformed; 69 no server; 74 it cannot be printed; 75 too
 many list at once; 77 not allowed.
@@ -31,14 +28,14 @@ Examples:
   fermata sessions --output json | jq -r '.sessions[].owner' | sort | uniq -c
   fermata sessions end 7d9f0b6e-5c1a-4f0e-9a55-0c1f5b8f2a11 --reason lost
 
-With --output json the fields are those of ListSessionsResponse in the protobuf
+--output json prints the fields of ListSessionsResponse in the protobuf
 contract.";
 
 const END_HELP: &str = "\
-All lockRefs of the session end, held or waiting, and its client is told so:
-SESSION_CLOSED. Until it has learned of it, it may still act on other systems:
-there only fencing tokens help. It takes `admin` for everything; who and why
-go to the audit log.
+All lockRefs of the session end, held or waiting; its client gets
+SESSION_CLOSED. Until then the client may still act on other systems, where only
+fencing tokens help. This needs `admin` for everything; --by and --reason go to
+the audit log.
 
 Exit status: 0 (also if it had ended before, or never was: compare the id); 64
 malformed; 69 no server; 74 it is done, and cannot be printed; 75 a limit is
@@ -54,7 +51,7 @@ pub struct Args {
     #[command(subcommand)]
     action: Option<Action>,
 
-    /// So many at most
+    /// The maximum number of sessions
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = parse_count)]
     limit: usize,
 
@@ -67,19 +64,19 @@ enum Action {
     End(EndArgs),
 }
 
-/// End a session, and all that lives by it, by force
+/// End a session and all its lockRefs by force
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = END_HELP)]
 struct EndArgs {
-    /// The session to end, as `sessions` prints it; its whole text will do
+    /// The session to end, as `sessions` prints it, or its whole text
     #[arg(value_name = "SESSION")]
     session: String,
 
-    /// Why; written into the audit log
+    /// The reason; goes to the audit log
     #[arg(long, value_name = "TEXT")]
     reason: String,
 
-    /// Who; written into the audit log (default: user@host)
+    /// The operator; goes to the audit log [default: user@host]
     #[arg(long, value_name = "TEXT")]
     by: Option<String>,
 
@@ -89,8 +86,7 @@ struct EndArgs {
 
 /// Runs the command.
 pub async fn run(args: Args) -> Result<u8, Failure> {
-    if let Some(Action::End(mut end)) = args.action {
-        end.remote = end.remote.or(&args.remote);
+    if let Some(Action::End(end)) = args.action {
         return end_one(end).await;
     }
     let client = args.remote.client()?;
@@ -103,7 +99,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         Format::Text => print_text(&list(&sessions, SystemTime::now(), colour()))?,
     }
     if left_out {
-        aside::say(&format!(
+        say(&format!(
             "only the first {} sessions are shown (--limit)",
             args.limit
         ));

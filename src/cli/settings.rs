@@ -1,6 +1,7 @@
 //! The flags that are settings: what `serve` and `check` have in common.
 
-use super::aside;
+use fermata_command::output::say;
+
 use super::cluster::{ClusterFlags, SettingsFile};
 use crate::config::{Config, Flag, Problems, Sources};
 
@@ -99,7 +100,7 @@ impl Settings {
             flags: self.into_flags(),
         };
         for (name, meant) in sources.overlooked() {
-            aside::say(&format!(
+            say(&format!(
                 "{name} is no setting, and counts for nothing; {meant} is one"
             ));
         }

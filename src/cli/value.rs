@@ -1,14 +1,13 @@
 //! What `get`, `put` and `delete` have in common: values, and the lockRef of another process.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
 use fermata_client::{Client, LockStatus, LostReason, WaitError, public_part};
-use fermata_command::output::{Format, print_json};
+use fermata_command::output::{Format, print_bytes, print_json};
 use fermata_command::remote::variable;
-use fermata_command::{Failure, exit, stdin, stdout};
+use fermata_command::{Failure, exit};
 use fermata_files::{ReadError, read_to_end};
 use serde_json::json;
 
@@ -18,24 +17,11 @@ use crate::lock::LockRef;
 /// The most that `limits.value_bytes_max` can be.
 const VALUE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// Adds to the refusal of a value that is no text how such a one is given.
-pub fn tip(error: &mut clap::Error) {
-    let usage = error.get(ContextKind::Usage).map(ToString::to_string);
-    let of_put = usage.is_some_and(|usage| usage.contains(" put "));
-    if error.kind() != ErrorKind::InvalidUtf8 || !of_put {
-        return;
-    }
-    let tip = "give a value of any bytes on stdin (-), or in a file (--file FILE)";
-    let tips = ContextValue::StyledStrs(vec![tip.into()]);
-    error.insert(ContextKind::Suggested, tips);
-}
-
 /// Reads a value from where it was said to be.
 pub fn read(given: Option<&str>, file: Option<&PathBuf>) -> Result<Bytes, Failure> {
     match (given, file) {
         (Some("-"), None) => {
-            let stdin = stdin::open().map_err(ReadError::from);
-            let from_stdin = stdin.and_then(|stdin| read_to_end(stdin, VALUE_BYTES_MAX));
+            let from_stdin = read_to_end(io::stdin().lock(), VALUE_BYTES_MAX);
             value(from_stdin, "stdin")
         }
         (Some(text), None) => Ok(Bytes::copy_from_slice(text.as_bytes())),
@@ -63,12 +49,11 @@ fn value(read: Result<Vec<u8>, ReadError>, whence: &str) -> Result<Bytes, Failur
 
 /// Writes a value as it is; for a terminal with an end of line.
 pub fn write(value: &[u8]) -> io::Result<()> {
-    let mut stdout = stdout::open()?;
-    stdout.write_all(value)?;
-    if io::stdout().is_terminal() && !value.ends_with(b"\n") {
-        stdout.write_all(b"\n")?;
+    print_bytes(value)?;
+    match io::stdout().is_terminal() && !value.ends_with(b"\n") {
+        true => print_bytes(b"\n"),
+        false => Ok(()),
     }
-    stdout.flush()
 }
 
 /// The lockRef to act under: the one of `--lock-ref=REF`; with a bare `--lock-ref` the first argument if

@@ -1,28 +1,27 @@
-//! Waiting for a lock on the command line: it shows how it goes, and a signal releases the entry.
+//! Waiting for a lock on the command line: the progress goes to stderr, and a signal releases the entry.
 
-use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::convert::Infallible;
 use std::time::Duration;
 
 use fermata_client::{
-    CallError, Client, CreateError, LockGuard, LockRequest, Progress, QueueEntry, ServerError,
-    SessionError, SessionRequest, WaitError, WaitFailure,
+    Client, LockGuard, LockRequest, Moment, Progress, QueueEntry, ServerError, SessionRequest,
+    WaitError, WaitFailure, public_part,
 };
-use fermata_command::output::one_line;
+use fermata_command::output::{one_line, say};
+use fermata_command::remote::variable;
 use fermata_command::{Failure, Span, exit};
-use nix::sys::signal::Signal;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::sync::watch;
+use tokio::time::timeout;
 
-use super::aside::Aside;
-use super::leaving::Leaving;
-use super::signals::{Signals, ends_a_wait};
-use super::waiting_line::Line;
+use super::leaving::give_up;
+use super::lock::LOCK_REF_VARIABLE;
+use super::signals::{Signals, finish_after};
 
-/// How often the progress is looked at.
-const TICK: Duration = Duration::from_millis(200);
-/// Who holds the key is asked this often …
-const HOLDER_EVERY: Duration = Duration::from_secs(5);
-/// … and is to be said within this.
+/// A wait is reported when the position changes or the server is lost, and at least this often.
+const REPORTED_EVERY: Duration = Duration::from_secs(30);
+/// How often the wait is asked whether a server answers.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long the name of the holder is waited for.
 const HOLDER_WITHIN: Duration = Duration::from_secs(1);
 
 /// More seconds than this are no wait that anybody means, and no time that can be added.
@@ -32,45 +31,31 @@ const SECONDS_MAX: Duration = Duration::from_secs(u32::MAX as u64);
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Taking the lock")]
 pub struct LockFlags {
-    /// Do not wait: exit with 75 if others hold the lock
-    #[arg(
-        short = 'n',
-        long = "try",
-        visible_alias = "nonblock",
-        conflicts_with = "wait"
-    )]
+    /// Exit with 75 if the lock is held
+    #[arg(short = 'n', long = "try", alias = "nonblock", conflicts_with = "wait")]
     pub once: bool,
 
-    /// Wait this long at most, then exit with 124; a bare number is seconds, as 1.5. Until a server is reached
-    /// --timeout counts instead, with --try as well. (Of flock, --timeout is the same as --wait; here it is
-    /// how long a call to the server may take) [default: without end]
+    /// Wait this long, then exit with 124
     #[arg(short = 'w', long, value_name = "SPAN", value_parser = span_or_seconds)]
     pub wait: Option<Span>,
 
-    /// Exit with this status, and not with 75 or 124, if others hold the lock
-    #[arg(short = 'E', long, value_name = "STATUS")]
+    /// Exit with N in place of 75 and 124
+    #[arg(short = 'E', long, value_name = "N")]
     pub conflict_exit_code: Option<u8>,
 
-    /// Say nothing while it waits, nor that others hold the lock
+    /// Do not report the wait or a held lock
     #[arg(short = 'q', long)]
     pub quiet: bool,
 
-    /// The lock lives this long without a renewal from here (sent each third of it, or each 10 s), and some 15 s
-    /// longer where this process is stopped, or its machine gone, while the connection stays open
-    /// [default: the server's, 30s; of lock 60s]
+    /// Lifetime of the lock without renewal
     #[arg(long, value_name = "SPAN")]
     pub ttl: Option<Span>,
 
-    /// What it is where none is given, and where the server allows as much.
-    #[arg(skip)]
-    default_ttl: Option<Duration>,
-
-    /// If this process crashes the next one has the lock after this, not only after the TTL: 100ms to the
-    /// TTL. In return the lock counts as lost once no server answered for 0.9 of it
+    /// Lifetime without a connection, from 100ms
     #[arg(long, value_name = "SPAN")]
     pub disconnect_grace: Option<Span>,
 
-    /// A label for people who look at the locks (default: user@host)
+    /// Label of the holder [default: user@host]
     #[arg(long, value_name = "TEXT")]
     pub owner: Option<String>,
 }
@@ -99,105 +84,78 @@ fn seconds(text: &str) -> Option<Span> {
 }
 
 impl LockFlags {
-    /// With this TTL, where none was given; with the server's own where it allows none as long.
+    /// With this TTL, where none was given.
     #[must_use]
     pub fn or_ttl(self, ttl: Duration) -> LockFlags {
         LockFlags {
-            default_ttl: Some(ttl),
+            ttl: self.ttl.or(Some(Span::from_duration(ttl))),
             ..self
         }
     }
 
-    fn asked_ttl(&self) -> Option<Duration> {
-        self.ttl.map(Span::duration).or(self.default_ttl)
-    }
-
-    /// What to ask the server for.
-    pub fn request(&self, table: &str, key: &str) -> LockRequest {
-        let request = LockRequest::new(key).table(table).owner(self.owner());
-        match self.asked_ttl() {
-            // Else it is the session's.
-            Some(ttl) if self.disconnect_grace.is_none() => request.ttl(ttl),
-            Some(_) | None => request,
-        }
-    }
-
-    /// Takes an entry; of a server that allows no TTL as long as the default with its own.
+    /// Takes an entry, in a session of its own where it shall live by its connection.
     async fn enqueue(
         &self,
         client: &Client,
         table: &str,
         key: &str,
     ) -> Result<QueueEntry, Failure> {
-        let taken = self.enqueue_as_asked(client, table, key).await;
-        let is_default = self.ttl.is_none() && self.default_ttl.is_some();
-        match taken {
-            Err(NoEntryTaken { is_of_ttl, .. }) if is_default && is_of_ttl => {
-                let with_its_own = LockFlags {
-                    default_ttl: None,
-                    ..self.clone()
-                };
-                let taken = with_its_own.enqueue_as_asked(client, table, key).await;
-                taken.map_err(|not_taken| not_taken.failure)
-            }
-            taken => taken.map_err(|not_taken| not_taken.failure),
-        }
-    }
-
-    /// In a session of its own where it shall live by its connection.
-    async fn enqueue_as_asked(
-        &self,
-        client: &Client,
-        table: &str,
-        key: &str,
-    ) -> Result<QueueEntry, NoEntryTaken> {
-        let request = self.request(table, key);
+        let owner = self.owner.clone();
+        let owner = owner.unwrap_or_else(fermata_command::remote::who);
+        let ttl = self.ttl.map(Span::duration);
+        let request = LockRequest::new(key).table(table).owner(owner.clone());
         let Some(grace) = self.disconnect_grace else {
+            let request = match ttl {
+                Some(ttl) => request.ttl(ttl),
+                None => request,
+            };
             return Ok(client.enqueue(request).await?);
         };
         let mut opening = SessionRequest::new()
             .disconnect_grace(grace.duration())
-            .owner(self.owner());
-        if let Some(ttl) = self.asked_ttl() {
+            .owner(owner);
+        if let Some(ttl) = ttl {
             opening = opening.ttl(ttl);
         }
         let session = client.open_session(opening).await?;
         Ok(session.enqueue(request).await?)
     }
 
-    fn owner(&self) -> String {
-        self.owner
-            .clone()
-            .unwrap_or_else(fermata_command::remote::who)
-    }
-
     fn limit(&self) -> Option<Duration> {
-        if self.once {
-            return Some(Duration::ZERO);
+        match self.once {
+            true => Some(Duration::ZERO),
+            false => self.wait.map(Span::duration),
         }
-        self.wait.map(Span::duration)
     }
 
-    /// Others hold the lock, and it is not waited for any longer.
-    fn conflict(&self, key: &str, position: u32, silent: Option<ServerError>) -> Failure {
-        let (status, message) = match (self.wait, silent) {
-            (None, _) => (
-                exit::TEMPORARY,
-                format!("{key} is locked by others ({position} ahead)"),
-            ),
-            (Some(wait), None) => (
-                exit::TIMED_OUT,
-                format!("{key} is still locked by others after {wait} (--wait; {position} ahead)"),
-            ),
-            (Some(wait), Some(why)) => (
-                exit::TIMED_OUT,
-                format!(
-                    "{key} was not locked within {wait} (--wait; {position} ahead when a server answered last): {why}"
-                ),
-            ),
+    /// The lock is held, and it is not waited for any longer.
+    async fn conflict(
+        &self,
+        awaited: &AwaitedKey<'_>,
+        position: u32,
+        silent: Option<ServerError>,
+    ) -> Failure {
+        let status = match self.wait {
+            None => exit::TEMPORARY,
+            Some(_) => exit::TIMED_OUT,
         };
-        let message = if self.quiet { String::new() } else { message };
-        Failure::new(self.conflict_exit_code.unwrap_or(status), message)
+        let status = self.conflict_exit_code.unwrap_or(status);
+        if self.quiet {
+            return Failure::new(status, "");
+        }
+        let key = awaited.key;
+        let message = match (self.wait, silent) {
+            (Some(wait), Some(why)) => format!(
+                "{key} was not locked within {wait} (--wait; {position} ahead when a server answered last): {why}"
+            ),
+            (wait, _) => {
+                let holder = awaited.holder().await;
+                let holder = holder.unwrap_or_else(|| "others".to_owned());
+                let still = wait.map_or_else(String::new, |wait| format!(" after {wait} (--wait)"));
+                format!("{key} is locked by {holder}{still}; {position} ahead in the queue")
+            }
+        };
+        Failure::new(status, message)
     }
 
     /// Takes the lock, or gives its entry in the queue up.
@@ -207,73 +165,46 @@ impl LockFlags {
         table: &str,
         key: &str,
         signals: &mut Signals,
-        aside: &Aside,
     ) -> Result<LockGuard, Failure> {
-        let limit = self.limit();
-        let end = limit.map(|limit| client.clock().now().after(limit));
-        let leaving = Leaving::new(client, key, aside);
-        let mut entry = take_entry(self.enqueue(client, table, key), leaving, signals).await?;
-        let failing = entry.wait_failure();
-        let limit = end.map(|end| client.clock().now().until(end));
-        let shown = limit != Some(Duration::ZERO) && !self.quiet;
-        let watched = AwaitedKey {
+        let end = self.limit().map(|limit| client.clock().now().after(limit));
+        let mut entry = take_entry(self.enqueue(client, table, key), key, signals).await?;
+        let awaited = AwaitedKey {
+            client,
             table,
             key,
-            shown,
-            aside,
-            failing: &failing,
+            failing: entry.wait_failure(),
         };
-        let waited = wait(client, &mut entry, &watched, limit, signals).await;
-        match waited {
-            Ok(guard) => Ok(guard),
-            Err(Unlocked::Signal(signal)) => {
-                let is_released = leaving.give_up(entry, Some(signal), signals).await;
-                let what = what_became(is_released);
-                let words = format!("{signal} while waiting for {key}; {what}");
-                Err(Failure::signal(signal, words))
+        let limit = end.map(|end| client.clock().now().until(end));
+        let is_reported = limit != Some(Duration::ZERO) && !self.quiet;
+        let (report, reports) = watch::channel(None);
+        let waiting = entry.wait_with(limit, |progress| {
+            report.send_replace(Some(progress));
+        });
+        let waited = tokio::select! {
+            biased;
+            waited = waiting => waited,
+            signal = signals.next_end() => {
+                let is_released = finish_after(signal, give_up(entry)).await == Ok(true);
+                let words = format!("{signal} while waiting for {key}; {}", what_became(is_released));
+                return Err(Failure::signal(signal, words));
             }
-            Err(Unlocked::Wait(error)) => {
-                let failure = match error {
-                    WaitError::TimedOut { position } => self.conflict(key, position, failing.get()),
-                    error => Failure::from(error),
-                };
-                if !leaving.give_up(entry, None, signals).await {
-                    aside.say(what_became(false).to_owned());
-                }
-                Err(failure)
+            never = awaited.report(reports), if is_reported => match never {},
+        };
+        let error = match waited {
+            Ok(guard) => return Ok(guard),
+            Err(error) => error,
+        };
+        let is_released = signals.finish_soon(give_up(entry)).await == Ok(true);
+        if !is_released {
+            say(what_became(false));
+        }
+        Err(match error {
+            WaitError::TimedOut { position } => {
+                let silent = awaited.failing.get();
+                self.conflict(&awaited, position, silent).await
             }
-        }
-    }
-}
-
-/// Why no entry was taken.
-struct NoEntryTaken {
-    failure: Failure,
-    /// The server does not allow this TTL.
-    is_of_ttl: bool,
-}
-
-impl NoEntryTaken {
-    fn is_of_ttl(malformed: &ServerError) -> bool {
-        malformed.fields.iter().any(|wrong| wrong.field == "ttl")
-    }
-}
-
-impl From<CreateError> for NoEntryTaken {
-    fn from(error: CreateError) -> NoEntryTaken {
-        NoEntryTaken {
-            is_of_ttl: matches!(&error, CreateError::Invalid(wrong) if NoEntryTaken::is_of_ttl(wrong)),
-            failure: error.into(),
-        }
-    }
-}
-
-impl From<SessionError> for NoEntryTaken {
-    fn from(error: SessionError) -> NoEntryTaken {
-        NoEntryTaken {
-            is_of_ttl: matches!(&error, SessionError::Invalid(wrong) if NoEntryTaken::is_of_ttl(wrong)),
-            failure: error.into(),
-        }
+            error => Failure::from(error),
+        })
     }
 }
 
@@ -285,150 +216,98 @@ fn what_became(is_released: bool) -> &'static str {
     }
 }
 
-/// Takes an entry. A signal meanwhile gives it back as soon as the server has said which one it is.
+/// Takes an entry. After a signal it is given back, as soon as the server has named it.
 async fn take_entry(
     creating: impl Future<Output = Result<QueueEntry, Failure>>,
-    leaving: Leaving<'_>,
+    key: &str,
     signals: &mut Signals,
 ) -> Result<QueueEntry, Failure> {
     tokio::pin!(creating);
-    let signal = loop {
-        tokio::select! {
-            created = &mut creating => return created,
-            signal = signals.next() => if ends_a_wait(signal) {
-                break signal;
-            },
-        }
+    let signal = tokio::select! {
+        created = &mut creating => return created,
+        signal = signals.next_end() => signal,
     };
-    let giving_up = async {
-        let entry = creating.await?;
-        Ok::<_, Failure>(leaving.give_up_unheard(entry, Some(signal)).await)
-    };
-    let left = match signals.finish_after(signal, giving_up).await {
+    let giving_up = async { Ok::<_, Failure>(give_up(creating.await?).await) };
+    let left = match finish_after(signal, giving_up).await {
         Ok(Ok(is_released)) => what_became(is_released),
         Ok(Err(_)) => "no queue entry was made, or it expires by itself",
         Err(_) => "no server answered: if a queue entry was made, it expires by itself",
     };
-    let what = format!(
-        "{signal} while joining the queue of {}; {left}",
-        leaving.key
-    );
+    let what = format!("{signal} while joining the queue of {key}; {left}");
     Err(Failure::signal(signal, what))
 }
 
-/// Why a wait did not end with the lock.
-enum Unlocked {
-    Signal(Signal),
-    Wait(WaitError),
-}
-
-/// What is waited for.
+/// A key that is waited for.
 struct AwaitedKey<'a> {
+    client: &'a Client,
     table: &'a str,
     key: &'a str,
-    /// Whether it is told how that goes, …
-    shown: bool,
-    /// … and where.
-    aside: &'a Aside,
-    /// Why no server answers, where that is so.
-    failing: &'a WaitFailure,
+    /// Why no server answers the wait, where that is so.
+    failing: WaitFailure,
 }
-
-/// Who holds the key, as far as that is known.
-enum HolderName {
-    Named(String),
-    Unknown,
-    /// It may not be seen, and is not asked for again.
-    Hidden,
-}
-
-/// Who holds the key is on its way to be known.
-type Asking = Pin<Box<dyn Future<Output = HolderName> + Send>>;
 
 impl AwaitedKey<'_> {
-    /// Asks who holds the key.
-    fn ask(&self, client: &Client) -> Asking {
-        let (client, table, key) = (client.clone(), self.table.to_owned(), self.key.to_owned());
-        Box::pin(async move {
-            let described = timeout(HOLDER_WITHIN, client.describe_lock(&table, &key, 1)).await;
-            let holders = match described {
-                Ok(Ok(lock)) => lock.holders,
-                Ok(Err(CallError::Denied(_))) => return HolderName::Hidden,
-                Ok(Err(_)) | Err(_) => return HolderName::Unknown,
+    /// Reports the wait on stderr for as long as it is polled.
+    async fn report(&self, mut reports: watch::Receiver<Option<Progress>>) -> Infallible {
+        let start = self.client.clock().now();
+        let mut reported: Option<((u32, bool), Moment)> = None;
+        loop {
+            // A server that stops to answer changes nothing there.
+            let _ = timeout(LOOK_EVERY, reports.changed()).await;
+            let Some(progress) = *reports.borrow_and_update() else {
+                continue;
             };
-            let owner = holders.into_iter().next().map(|holder| holder.owner);
-            match owner.map(|owner| one_line(&owner)) {
-                Some(owner) if !owner.is_empty() => HolderName::Named(owner),
-                Some(_) | None => HolderName::Unknown,
+            let (now, silent) = (self.client.clock().now(), self.failing.get());
+            let news = (progress.position, silent.is_some());
+            let is_due = reported
+                .is_none_or(|(before, at)| before != news || at.until(now) >= REPORTED_EVERY);
+            if !is_due {
+                continue;
             }
-        })
-    }
-}
-
-async fn answered(asking: &mut Option<Asking>) -> HolderName {
-    match asking {
-        Some(asking) => asking.await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn wait(
-    client: &Client,
-    entry: &mut QueueEntry,
-    watched: &AwaitedKey<'_>,
-    limit: Option<Duration>,
-    signals: &mut Signals,
-) -> Result<LockGuard, Unlocked> {
-    let reported: Mutex<Option<Progress>> = Mutex::new(None);
-    let mut line = Line::new((watched.key, watched.aside), client.clock().now());
-    let mut asking = watched.shown.then(|| watched.ask(client));
-    let mut asked_at = client.clock().now();
-    let mut is_named = false;
-    let mut is_hidden = false;
-    let mut tick = interval(TICK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let waiting = entry.wait_with(limit, |progress| {
-        *reported.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
-    });
-    tokio::pin!(waiting);
-    let waited = loop {
-        tokio::select! {
-            biased;
-            result = &mut waiting => break result.map_err(Unlocked::Wait),
-            signal = signals.next() => if ends_a_wait(signal) {
-                break Err(Unlocked::Signal(signal));
-            },
-            holder = answered(&mut asking) => {
-                asking = None;
-                is_named = true;
-                is_hidden = matches!(holder, HolderName::Hidden);
-                line.holder = match holder {
-                    HolderName::Named(owner) => Some(owner),
-                    HolderName::Unknown | HolderName::Hidden => None,
-                };
-                let reported = *reported.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(reported) = reported && watched.shown {
-                    line.show(reported, client.clock().now(), watched.failing.get());
-                }
-            }
-            _ = tick.tick() => {
-                let reported = *reported.lock().unwrap_or_else(PoisonError::into_inner);
-                let now = client.clock().now();
-                // The first line is to name who holds it, as far as that is known at once.
-                let waits_for_name = !is_named && asking.is_some();
-                if let Some(reported) = reported && watched.shown && !waits_for_name {
-                    line.show(reported, client.clock().now(), watched.failing.get());
-                }
-                let is_due = asking.is_none() && asked_at.until(now) >= HOLDER_EVERY;
-                if watched.shown && is_due && !is_hidden {
-                    asked_at = now;
-                    asking = Some(watched.ask(client));
-                }
-            }
+            let others = match silent {
+                Some(why) => format!(" when a server answered last; trying again: {why}"),
+                None => match self.holder().await {
+                    Some(holder) => format!(", held by {holder}"),
+                    None => String::new(),
+                },
+            };
+            let waited = start.until(now);
+            say(&waiting_words(self.key, progress, waited, &others));
+            reported = Some((news, now));
         }
+    }
+
+    /// Who holds the key, as far as this client may see that.
+    async fn holder(&self) -> Option<String> {
+        let described = self.client.describe_lock(self.table, self.key, 1);
+        let lock = timeout(HOLDER_WITHIN, described).await.ok()?.ok()?;
+        let holder = lock.holders.into_iter().next()?;
+        let outer = variable(LOCK_REF_VARIABLE);
+        if outer.is_some_and(|outer| public_part(&outer) == holder.name) {
+            return Some(format!(
+                "the lock that this command runs under ({LOCK_REF_VARIABLE})"
+            ));
+        }
+        (!holder.owner.is_empty()).then(|| one_line(&holder.owner))
+    }
+}
+
+/// A line about a wait that has taken `waited`. An estimate counts down from when it was told.
+fn waiting_words(key: &str, reported: Progress, waited: Duration, others: &str) -> String {
+    let ahead = match reported.position {
+        0 => "next in the queue".to_owned(),
+        position => format!("{position} ahead in the queue"),
     };
-    line.end().await;
-    waited
+    let since_reported = waited.saturating_sub(reported.waited);
+    let left = reported.estimate.map_or(0, |estimate| {
+        estimate.saturating_sub(since_reported).as_secs()
+    });
+    let left = match left {
+        0 => String::new(),
+        left => format!("about {left} s to go, "),
+    };
+    let waited = waited.as_secs();
+    format!("waiting for {key}: {waited} s, {left}{ahead}{others}")
 }
 
 #[cfg(test)]
@@ -465,6 +344,42 @@ mod tests {
         ] {
             let said = span_or_seconds(text).unwrap_err();
             assert!(said.contains("write seconds"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_report_tells_the_position_the_time_and_what_is_left_of_an_estimate() {
+        let reported = |position, estimate| Progress {
+            position,
+            estimate,
+            waited: ms(10_000),
+        };
+        for (position, estimate, waited, others, words) in [
+            (
+                2,
+                None,
+                12_900,
+                ", held by a@b",
+                "12 s, 2 ahead in the queue, held by a@b",
+            ),
+            (0, None, 0, "", "0 s, next in the queue"),
+            (
+                2,
+                Some(ms(16_500)),
+                12_400,
+                "",
+                "12 s, about 14 s to go, 2 ahead in the queue",
+            ),
+            (
+                2,
+                Some(ms(16_500)),
+                60_000,
+                "",
+                "60 s, 2 ahead in the queue",
+            ),
+        ] {
+            let said = waiting_words("k", reported(position, estimate), ms(waited), others);
+            assert_eq!(said, format!("waiting for k: {words}"));
         }
     }
 }

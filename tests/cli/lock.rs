@@ -26,18 +26,6 @@ fn a_command_that_cannot_run_leaves_no_lock_behind() {
     assert_eq!(world.queue("k"), (0, 0));
 }
 
-/// The default is that of the command; who gives one hears that it is not allowed.
-#[test]
-fn a_server_that_allows_no_ttl_as_long_as_the_default_gives_its_own() {
-    let world = World::with(&[("LIMITS__TTL_MAX_MS", "30000")]);
-    for more in [&[][..], &["--disconnect-grace", "2s"]] {
-        let words = [&["lock", "k"][..], more, &["--", "true"]].concat();
-        assert_eq!(code(&world, &words), 0, "{words:?}");
-        let words = [&["lock", "k", "--ttl", "60s"][..], more, &["--", "true"]].concat();
-        assert_eq!(code(&world, &words), 64, "{words:?}");
-    }
-}
-
 /// As of a variable that is not set: a script would hang, and hold the lock.
 #[test]
 fn two_dashes_without_a_command_are_no_wish_to_keep_the_lock() {
@@ -52,10 +40,24 @@ fn two_dashes_without_a_command_are_no_wish_to_keep_the_lock() {
 #[test]
 fn a_try_and_a_wait_end_when_they_should() {
     let world = World::new();
-    let mut holder = world.start(&["lock", "k", "--", "sh", "-c", "echo in; exec sleep 60"]);
+    let hold = [
+        "lock",
+        "k",
+        "--owner",
+        "billing",
+        "-c",
+        "echo in; exec sleep 60",
+    ];
+    let mut holder = world.start(&hold);
     assert_eq!(holder.line(), "in");
 
-    assert_eq!(code(&world, &["lock", "--try", "k", "--", "true"]), 75);
+    let tried = world.run(&["lock", "--try", "k", "--", "true"]);
+    assert_eq!(tried.status.code(), Some(75));
+    let said = String::from_utf8(tried.stderr).unwrap();
+    assert_eq!(
+        said,
+        "fermata: k is locked by billing; 1 ahead in the queue\n"
+    );
     let waited = world.run(&["lock", "--wait", "300ms", "k", "--", "true"]);
     assert_eq!(waited.status.code(), Some(124));
     let said = String::from_utf8(waited.stderr).unwrap();
@@ -83,6 +85,35 @@ fn the_command_knows_its_lock() {
     assert_eq!(endpoint, world.endpoint);
     assert!(lock_ref.starts_with("default/orders/42#1."), "{lock_ref}");
     assert!(lock_ref.ends_with(&format!("@{token}")), "{lock_ref}");
+}
+
+#[test]
+fn a_key_that_begins_with_a_dash_can_be_locked_and_who_tries_it_otherwise_is_told_how() {
+    let world = World::new();
+    assert_eq!(
+        world.text(&["lock", "--key=-k", "--", "echo", "in"]),
+        "in\n"
+    );
+    let refused = world.run(&["lock", "-k", "--", "true"]);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(64), "{said}");
+    assert!(
+        said.contains("a key that begins with - is given as --key=-k"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_lock_that_waits_for_the_one_around_it_says_so() {
+    let world = World::new();
+    for (flag, status) in [("--try", 75), ("--wait=300ms", 124)] {
+        let inner = format!("fermata lock {flag} k -- true");
+        let nested = world.run(&["lock", "k", "-c", &inner]);
+        let said = String::from_utf8(nested.stderr).unwrap();
+        assert_eq!(nested.status.code(), Some(status), "{said}");
+        let holder = "by the lock that this command runs under (FERMATA_LOCK_REF)";
+        assert!(said.contains(holder), "{said}");
+    }
 }
 
 #[test]

@@ -24,6 +24,17 @@ fn a_lock_that_is_ended_by_force_stops_its_command_and_says_why() {
 }
 
 #[test]
+fn a_lock_whose_store_was_replaced_names_the_reason_once() {
+    let mut world = World::new();
+    let mut locked = world.start(&["lock", "k", "-c", "echo in; exec sleep 60"]);
+    assert_eq!(locked.line(), "in");
+    world.replace_server();
+    let (ended, said) = locked.end();
+    assert_eq!(ended.code(), Some(70), "{said}");
+    assert_eq!(said.matches("(NEVER_ISSUED)").count(), 1, "{said}");
+}
+
+#[test]
 fn a_command_that_ignores_sigterm_is_killed_with_all_below_it() {
     let world = World::new();
     // The shell and its child both ignore it.

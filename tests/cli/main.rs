@@ -22,6 +22,5 @@ mod terminal;
 mod token;
 mod top;
 mod two_shells;
-mod unread;
 mod values;
 mod world;

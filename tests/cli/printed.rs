@@ -204,44 +204,6 @@ fn a_dumb_terminal_gets_plain_text() {
     assert!(!terminal.on_other_screen());
 }
 
-/// A line that changes is nothing for a terminal that cannot move its cursor, or of which nobody knows whether it can.
-#[test]
-fn a_wait_on_a_terminal_without_abilities_is_shown_in_lines() {
-    let world = World::new();
-    let mut holder = world.start(&[
-        "lock",
-        "k",
-        "--owner",
-        "first",
-        "--",
-        "sh",
-        "-c",
-        "echo in; exec sleep 60",
-    ]);
-    assert_eq!(holder.line(), "in");
-    for without in ["TERM=dumb", "-u TERM"] {
-        let mut terminal = Terminal::new(&world);
-        terminal.line(&format!(
-            "env {without} fermata lock -w 1.5 k -- true; echo \"status=$?\""
-        ));
-        let screen = terminal.shows("status=124\n");
-        for part in [
-            "fermata: waiting for k: ",
-            " s, 1 ahead in the queue, held by first",
-        ] {
-            assert!(screen.contains(part), "{without}: {screen}");
-        }
-        terminal.line(&format!(
-            "clear; env {without} fermata locks top; echo \"status=$?\""
-        ));
-        let screen = terminal.shows("status=0\n");
-        assert!(screen.contains("REPLICA"), "{without}: {screen}");
-        assert!(!terminal.on_other_screen());
-    }
-    super::signals::send(holder.pid(), nix::sys::signal::Signal::SIGTERM);
-    holder.end();
-}
-
 /// What a key could hide, or turn around, is shown as what it is by all that prints it.
 #[test]
 fn no_command_writes_what_changes_how_others_are_shown() {

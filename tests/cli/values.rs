@@ -1,8 +1,6 @@
 //! `fermata get` and `fermata put`.
 
-use std::ffi::OsStr;
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt as _;
 use std::process::Stdio;
 
 use nix::sys::signal::{Signal, kill};
@@ -93,11 +91,6 @@ fn a_value_that_cannot_be_read_or_is_too_long_is_not_written() {
     let world = World::new();
     world.text(&["put", "k", "before"]);
     for (put, status, why) in [
-        (
-            "put k - <&-",
-            74,
-            "cannot read the value from stdin: stdin is closed",
-        ),
         ("put k --file /", 74, "cannot read the value from /"),
         ("put k --file /dev/zero", 64, "/dev/zero has more than"),
         ("put k - </dev/zero", 64, "stdin has more than"),
@@ -218,19 +211,6 @@ fn what_is_no_lock_ref_is_a_fault_of_the_command_line() {
             "{said}"
         );
         assert!(said.contains("the request is malformed: "), "{said}");
-    }
-}
-
-#[test]
-fn whoever_gives_a_value_that_is_no_text_hears_how_such_a_one_is_given() {
-    let world = World::new();
-    let no_text = OsStr::from_bytes(b"\xff");
-    for (command, is_said) in [("put", true), ("get", false)] {
-        let mut command = world.command(&[command, "k"]);
-        let output = command.arg(no_text).output().unwrap();
-        assert_eq!(output.status.code(), Some(64), "{output:?}");
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(said.contains("on stdin (-)"), is_said, "{said}");
     }
 }
 

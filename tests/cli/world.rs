@@ -65,6 +65,13 @@ impl World {
         stopped.unwrap();
     }
 
+    /// SIGKILL, and a new process that has nothing of the data, on the same port.
+    pub fn replace_server(&mut self) {
+        self.kill_server();
+        self.data = tempfile::tempdir().unwrap();
+        self.start_server();
+    }
+
     /// SIGKILL, and nobody serves any more.
     pub fn kill_server(&mut self) {
         self.server.kill().unwrap();
@@ -183,23 +190,6 @@ pub fn lives(pid: &str) -> bool {
         .rsplit_once(") ")
         .and_then(|(_, rest)| rest.chars().next());
     state.is_some_and(|state| state != 'Z')
-}
-
-/// Whether a thread of a process is in a write to what this descriptor of it leads to, as one is that nobody takes.
-pub fn is_writing_to(pid: i32, descriptor: i32) -> bool {
-    let leads_to = |descriptor: i32| std::fs::read_link(format!("/proc/{pid}/fd/{descriptor}"));
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
-    let mut threads = threads.into_iter().flatten().flatten();
-    threads.any(|thread| {
-        let call = std::fs::read_to_string(thread.path().join("syscall")).unwrap_or_default();
-        // The number of the call, and its arguments.
-        let mut words = call.split_whitespace();
-        let is_write = words.next() == Some(nix::libc::SYS_write.to_string().as_str());
-        let written = words.next().and_then(|word| word.strip_prefix("0x"));
-        let written = written.and_then(|word| i32::from_str_radix(word, 16).ok());
-        let same = |written| leads_to(written).ok() == leads_to(descriptor).ok();
-        is_write && written.is_some_and(same)
-    })
 }
 
 /// A command that runs; killed when dropped.

@@ -83,7 +83,7 @@ impl Watcher {
             match Fault::new(&status) {
                 Fault::Ended(lost) => return Seen::Lost(lost),
                 Fault::NotFound(error) => {
-                    return Seen::Lost(Lost::new(LostReason::NeverIssued, error.to_string()));
+                    return Seen::Lost(Lost::new(LostReason::NeverIssued, error.message));
                 }
                 Fault::Superseded(_) => {
                     sleep(self.backoff.next(None)).await;

@@ -1,9 +1,8 @@
-//! What the commands have in common, those of the server's program and those of the benchmark: which service they talk
-//! to, what they print, and what they exit with; and spans of time as people write them, in flags as in settings.
+//! The commands of the server's program and of the benchmark share this: client options, output, exit statuses, and spans of
+//! time in flags and settings.
 //!
 //! What a single command does, and anything of the server, must not live here.
 
-pub mod at_start;
 mod environment;
 pub mod exit;
 pub mod failure;
@@ -11,8 +10,6 @@ pub mod ignored;
 pub mod output;
 pub mod remote;
 mod span;
-pub mod stdin;
-pub mod stdout;
 
 pub use failure::Failure;
 pub use remote::Remote;

@@ -6,7 +6,6 @@ use std::ops::RangeInclusive;
 use unicode_width::UnicodeWidthStr;
 
 use crate::environment::variable;
-use crate::stdout;
 
 /// How to print.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -20,10 +19,7 @@ pub enum Format {
 
 /// Prints one JSON document.
 pub fn print_json(document: &serde_json::Value) -> io::Result<()> {
-    let mut stdout = stdout::open()?;
-    serde_json::to_writer_pretty(&mut stdout, document)?;
-    writeln!(stdout)?;
-    stdout.flush()
+    print_text(&format!("{document:#}\n"))
 }
 
 /// Prints one JSON document in a line of its own, one of several.
@@ -33,15 +29,21 @@ pub fn print_json_line(document: &serde_json::Value) -> io::Result<()> {
 
 /// Prints text.
 pub fn print_text(text: &str) -> io::Result<()> {
-    let mut stdout = stdout::open()?;
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()
+    print_bytes(text.as_bytes())
 }
 
-/// Says something on stderr, in one write, so that lines of several processes do not mix. Where nobody is left to read it, what goes
-/// on goes on.
+/// Prints bytes as they are. An error says that it is of stdout.
+pub fn print_bytes(bytes: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    let printed = stdout.write_all(bytes).and_then(|()| stdout.flush());
+    printed
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot write to stdout: {error}")))
+}
+
+/// Writes a line, or several, to stderr, in one write. Control characters, as a key may have them, are escaped. A stderr that takes
+/// nothing is no failure.
 pub fn say(text: &str) {
-    let _ = io::stderr().write_all(format!("fermata: {text}\n").as_bytes());
+    let _ = io::stderr().write_all(format!("fermata: {}\n", lines(text)).as_bytes());
 }
 
 /// Whether stdout takes colours: it is a terminal, and the user did not say otherwise.

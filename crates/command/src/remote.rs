@@ -8,14 +8,17 @@ use std::time::{Duration, Instant};
 use fermata_client::{Client, ClientOptions, FileError, Tls, Token};
 use fermata_files::{InTimeError, SMALL_FILE_BYTES_MAX, read_regular};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::interval;
+use tokio::time::sleep;
 
 pub use crate::environment::variable;
 use crate::failure::Failure;
-use crate::output::{Format, one_line, say};
+use crate::output::{Format, say};
 use crate::span::Span;
 
-/// How often it is looked at whether a server answers.
+/// The heading of the options that all client commands have.
+pub const CLIENT_OPTIONS: &str = "Options of all client commands";
+
+/// How often the client is asked whether a server has answered.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Where files could not be read in time: how long each is read again, to find the one that hangs.
@@ -36,67 +39,68 @@ const KEY_VARIABLE: &str = "FERMATA_CERTIFICATE_KEY_FILE";
 
 /// The options, as given.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
-#[command(next_help_heading = "Options of all client commands")]
+#[command(next_help_heading = CLIENT_OPTIONS)]
 pub struct Remote {
-    /// Talk to this replica; repeat it for several replicas of one service [env: FERMATA_ENDPOINT, commas
-    /// between] [default: http://127.0.0.1:7450]
-    #[arg(long = "endpoint", value_name = "URL")]
+    /// A replica of the service; may be repeated [env: FERMATA_ENDPOINT] [default: http://127.0.0.1:7450]
+    #[arg(long = "endpoint", value_name = "URL", global = true)]
     endpoints: Vec<String>,
 
-    /// Trust a server whose certificate is signed by those in this file (PEM); for https:// [env: FERMATA_CA_FILE]
-    #[arg(long, value_name = "FILE")]
+    /// The CA of the server's certificate (PEM) [env: FERMATA_CA_FILE]
+    #[arg(long, value_name = "FILE", global = true)]
     ca: Option<PathBuf>,
 
-    /// Show this certificate (PEM) [env: FERMATA_CERTIFICATE_FILE]
-    #[arg(long, value_name = "FILE")]
+    /// The client's certificate (PEM) [env: FERMATA_CERTIFICATE_FILE]
+    #[arg(long, value_name = "FILE", global = true)]
     certificate: Option<PathBuf>,
 
     /// The key of that certificate (PEM) [env: FERMATA_CERTIFICATE_KEY_FILE]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     certificate_key: Option<PathBuf>,
 
-    /// Send the token in this file [env: FERMATA_TOKEN_FILE, or FERMATA_TOKEN for the token itself]
-    #[arg(long, value_name = "FILE")]
+    /// The client's token [env: FERMATA_TOKEN_FILE; the token itself: FERMATA_TOKEN]
+    #[arg(long, value_name = "FILE", global = true)]
     token_file: Option<PathBuf>,
 
-    /// The table that the key is in [env: FERMATA_TABLE] [default: default]
-    #[arg(long, value_name = "TABLE")]
-    table: Option<String>,
+    /// The table of the key [env: FERMATA_TABLE] [default: default]
+    #[arg(long = "table", id = "table", value_name = "TABLE", global = true)]
+    tables: Vec<String>,
 
-    /// How long a call may take, its repeats included; a wait for a lock aside [default: 15s]
-    #[arg(long, value_name = "SPAN", value_parser = parse_timeout)]
+    /// How long a call may take, retries included [default: 15s]
+    #[arg(long, value_name = "SPAN", value_parser = parse_timeout, global = true)]
     timeout: Option<Span>,
 
-    /// How to print [default: text]
-    #[arg(long, value_name = "FORMAT", value_enum)]
+    /// Print text, or json [default: text]
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        value_enum,
+        hide_possible_values = true,
+        global = true
+    )]
     output: Option<Format>,
 }
 
 impl Remote {
     /// These, and where one is not given, what was given before the command.
     #[must_use]
-    pub fn or(self, before: &Remote) -> Remote {
-        Remote {
-            endpoints: if self.endpoints.is_empty() {
-                before.endpoints.clone()
-            } else {
-                self.endpoints
-            },
-            ca: self.ca.or_else(|| before.ca.clone()),
-            certificate: self.certificate.or_else(|| before.certificate.clone()),
-            certificate_key: self
-                .certificate_key
-                .or_else(|| before.certificate_key.clone()),
-            token_file: self.token_file.or_else(|| before.token_file.clone()),
-            table: self.table.or_else(|| before.table.clone()),
-            timeout: self.timeout.or(before.timeout),
-            output: self.output.or(before.output),
-        }
+    pub fn or(self, _before: &Remote) -> Remote {
+        self
     }
 
-    /// Whether none was given.
-    pub fn is_empty(&self) -> bool {
-        *self == Remote::default()
+    /// The names of the options that were given.
+    pub fn given(&self) -> impl Iterator<Item = &'static str> {
+        let options = [
+            ("--endpoint", !self.endpoints.is_empty()),
+            ("--ca", self.ca.is_some()),
+            ("--certificate", self.certificate.is_some()),
+            ("--certificate-key", self.certificate_key.is_some()),
+            ("--token-file", self.token_file.is_some()),
+            ("--table", !self.tables.is_empty()),
+            ("--timeout", self.timeout.is_some()),
+            ("--output", self.output.is_some()),
+        ];
+        let given = options.into_iter().filter(|(_, is_given)| *is_given);
+        given.map(|(name, _)| name)
     }
 
     /// The endpoints in force.
@@ -113,13 +117,15 @@ impl Remote {
 
     /// The table in force; empty for the server's default one.
     pub fn table(&self) -> String {
-        let given = self.table.clone().or_else(|| variable(TABLE_VARIABLE));
-        given.unwrap_or_default()
+        let given = self.given_table().map(str::to_owned);
+        given
+            .or_else(|| variable(TABLE_VARIABLE))
+            .unwrap_or_default()
     }
 
-    /// The table that was given as an option.
+    /// The table that was given as an option; of several the last one.
     pub fn given_table(&self) -> Option<&str> {
-        self.table.as_deref()
+        self.tables.last().map(String::as_str)
     }
 
     /// How long a call may take, where that was given.
@@ -137,28 +143,9 @@ impl Remote {
         self.client_with(ClientOptions::default())
     }
 
-    /// The same; what is not given is as in `options`.
+    /// The same; what is not given is as in `options`. Says on stderr, once, that no server answers, and why.
     pub fn client_with(&self, options: ClientOptions) -> Result<Client, Failure> {
-        self.client_saying(options, |line| say(&line))
-    }
-
-    /// The same; what there is to say about it goes to `say`, for who must not wait for stderr.
-    pub fn client_saying(
-        &self,
-        options: ClientOptions,
-        say: impl FnOnce(String) + Send + 'static,
-    ) -> Result<Client, Failure> {
         let client = self.quiet_client(options)?;
-        self.say_where_nobody_answers(&client, say);
-        Ok(client)
-    }
-
-    /// Says once, beside what goes on, that nobody answers this client, and why.
-    pub fn say_where_nobody_answers(
-        &self,
-        client: &Client,
-        say: impl FnOnce(String) + Send + 'static,
-    ) {
         let (endpoints, asking) = (self.endpoints(), client.clone());
         tokio::spawn(async move {
             let timeout = asking.options().timeout;
@@ -167,9 +154,10 @@ impl Remote {
                 line => line,
             };
             if let Some(line) = line {
-                say(line);
+                say(&line);
             }
         });
+        Ok(client)
     }
 
     /// A client for these that says nothing by itself, for who draws on the terminal. What is not given is as in
@@ -314,29 +302,25 @@ async fn nobody_listens(endpoints: Vec<String>, timeout: Duration) -> Option<Str
     ))
 }
 
-/// The same where a server is there that does not serve, where its name is not known, or where another CA has signed its
-/// certificate. It is said once calls have failed for a second, so that nobody hears of what passes by itself; and not of a server that has
-/// answered before, about which the command itself knows more.
+/// Why no server has answered this client, once that has lasted for a second.
 async fn nobody_answers(client: &Client, timeout: Duration) -> Option<String> {
-    let mut looks = interval(LOOK_EVERY);
-    let mut failed = false;
-    let look = async {
+    let failed = async {
         loop {
-            looks.tick().await;
-            match client.last_failure() {
-                _ if client.has_answered() => return None,
-                Some(error) if failed => return Some(error),
-                failure => failed = failure.is_some(),
+            sleep(LOOK_EVERY).await;
+            if client.has_answered() {
+                return None;
+            }
+            if let Some(error) = client.last_failure() {
+                return Some(error);
             }
         }
     };
-    let error = tokio::time::timeout(timeout, look).await.ok()??;
+    let error = tokio::time::timeout(timeout, failed).await.ok()??;
     // A server gives a reason.
     let what = match error.reason.is_empty() {
         true => "no answer yet",
         false => "not done yet",
     };
-    let error = one_line(&error.to_string());
     let timeout = Span::from_duration(timeout);
     Some(format!("{what}, trying for {timeout}: {error}"))
 }

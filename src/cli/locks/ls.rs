@@ -2,44 +2,43 @@
 
 use std::time::SystemTime;
 
-use fermata_command::output::{Format, colour, print_json, print_text};
+use fermata_command::output::{Format, colour, print_json, print_text, say};
 use fermata_command::{Failure, Remote};
 use fermata_proto as proto;
 
 use super::{IDENTITY, age, durability, lease_left, parse_count, short, with_identities};
-use crate::cli::{aside, views};
+use crate::cli::views;
 
 const HELP: &str = "\
 Exit status: 0; 64 malformed; 66 no such table; 69 no server; 74 it cannot be
 printed; 75 a limit is reached, or the server is overloaded; 77 not allowed.
 
-OWNER is a label that the client gave itself. IDENTITY is who that is, as far
-as the server knows; there is no such column where clients have none.
+OWNER is a label chosen by the client. IDENTITY is the authenticated client;
+the column is hidden if no client has one.
 
-DURABILITY says whether the lock survives a crash of the replica that serves
-its key, which is HOME: a volatile one is only in the memory of that replica.
+HOME is the replica that serves the key. A volatile lock is lost if that
+replica crashes; a durable lock is not.
 
 Examples:
   fermata locks ls
   fermata locks ls orders/ --contended
   fermata locks ls --output json | jq -r '.locks[].holder.owner'
 
-With --output json the fields are those of ListLocksResponse in the protobuf
-contract.";
+--output json prints the fields of ListLocksResponse in the protobuf contract.";
 
-/// List the keys that somebody holds or waits for
+/// List the keys that are held or waited for
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// Only keys that start with this
+    /// Only keys with this prefix
     #[arg(value_name = "PREFIX", default_value = "")]
     prefix: String,
 
-    /// Only keys that somebody waits for
+    /// Only keys with waiters
     #[arg(long)]
     contended: bool,
 
-    /// So many keys at most
+    /// The maximum number of keys
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = parse_count)]
     limit: usize,
 
@@ -63,7 +62,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         Format::Text => print_text(&list(&locks, SystemTime::now(), colour()))?,
     }
     if left_out {
-        aside::say(&format!(
+        say(&format!(
             "only the first {} keys are shown (--limit)",
             args.limit
         ));

@@ -8,7 +8,7 @@ mod top;
 use std::time::{Duration, SystemTime};
 
 use fermata_command::output::Table;
-use fermata_command::{Failure, Remote, Span};
+use fermata_command::{Failure, Span};
 use fermata_proto as proto;
 
 /// Look at locks, and end them
@@ -27,24 +27,12 @@ enum LocksCommand {
 }
 
 /// Runs the command.
-pub async fn run(args: Args, before: &Remote) -> Result<u8, Failure> {
+pub async fn run(args: Args) -> Result<u8, Failure> {
     match args.command {
-        LocksCommand::Ls(mut args) => {
-            args.remote = args.remote.or(before);
-            ls::run(args).await?;
-        }
-        LocksCommand::Show(mut args) => {
-            args.remote = args.remote.or(before);
-            show::run(args).await?;
-        }
-        LocksCommand::Top(mut args) => {
-            args.remote = args.remote.or(before);
-            top::run(args).await?;
-        }
-        LocksCommand::Release(mut args) => {
-            args.remote = args.remote.or(before);
-            release::run(args).await?;
-        }
+        LocksCommand::Ls(args) => ls::run(args).await?,
+        LocksCommand::Show(args) => show::run(args).await?,
+        LocksCommand::Top(args) => top::run(args).await?,
+        LocksCommand::Release(args) => release::run(args).await?,
     }
     Ok(0)
 }

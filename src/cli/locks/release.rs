@@ -7,9 +7,9 @@ use fermata_command::{Failure, exit};
 use serde_json::json;
 
 const HELP: &str = "\
-The former holder's calls fail from then on and are told the reason; `fermata
-lock` stops its command. Until it has learned of it the former holder may still
-act on other systems: there only fencing tokens help.
+Later calls of the former holder fail with the reason; `fermata lock` stops its
+command. Until it learns of the release, the former holder may still act on
+other systems, where only fencing tokens help.
 
 Exit status: 0 (also if it had ended before); 64 malformed; 66 no such entry,
 or nobody holds the key; 69 no server; 74 it is done, and cannot be printed; 75
@@ -23,19 +23,19 @@ Examples:
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// The entry to end, as `locks show` prints it; a whole lockRef will do
+    /// The entry to end, as `locks show` prints it, or its lockRef
     #[arg(value_name = "ENTRY", required_unless_present = "key")]
     entry: Option<String>,
 
-    /// End whatever holds this key instead
+    /// End the holder of this key instead
     #[arg(long, value_name = "KEY", conflicts_with = "entry")]
     key: Option<String>,
 
-    /// Why; kept, and told to the former holder
+    /// The reason; kept, and sent to the former holder
     #[arg(long, value_name = "TEXT")]
     reason: String,
 
-    /// Who; kept, and told to the former holder (default: user@host)
+    /// The operator; kept, and sent to the former holder [default: user@host]
     #[arg(long, value_name = "TEXT")]
     by: Option<String>,
 

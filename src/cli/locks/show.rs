@@ -16,24 +16,23 @@ Exit status: 0 (also where nobody holds the key); 64 malformed; 66 no such
 table; 69 no server; 74 it cannot be printed; 75 a limit is reached, or the
 server is overloaded; 77 not allowed.
 
-OWNER is a label that the client gave itself. IDENTITY is who that is, as far
-as the server knows; there is no such column where clients have none.
+OWNER is a label chosen by the client. IDENTITY is the authenticated client;
+the column is hidden if no client has one.
 
-DURABILITY says of each entry whether it survives a crash of the key's home.
-What comes from the row only lacks what the home has in memory alone: it was
-not asked in time, is gone, or has nothing of the key in memory.
+A volatile entry is lost if the key's home crashes; a durable entry is not.
+\"Its row only\" means that the home did not answer in time, is down, or has no
+memory of the key: entries that are only in its memory are missing.
 
 Examples:
   fermata locks show orders-42
   fermata locks show 'default/orders-42#17'
   fermata locks show orders-42 --output json | jq .waiter_count
 
-What reads as TABLE/KEY#NUMBER is an entry. A lockRef is taken as well; what
-follows its dot is never printed. --key is for a key that reads as an entry.
+TABLE/KEY#NUMBER names an entry. A lockRef works too; its secret part is not
+printed. Use --key for a key of that form.
 
-With --output json the fields are those of DescribeLockResponse in the
-protobuf contract; an entry that was asked for is in one of its lists, or in
-none.";
+--output json prints the fields of DescribeLockResponse in the protobuf
+contract.";
 
 /// Show the queue of one key: its holder, who waits, and the latest ends
 #[derive(Debug, Clone, clap::Args)]
@@ -43,11 +42,11 @@ pub struct Args {
     #[arg(value_name = "KEY | ENTRY", required_unless_present = "key")]
     subject: Option<String>,
 
-    /// The key, also one that reads as an entry
+    /// The key, even if it has the form of an entry
     #[arg(long, value_name = "KEY", conflicts_with = "subject")]
     key: Option<String>,
 
-    /// So many waiters at most
+    /// The maximum number of waiters
     #[arg(long, value_name = "N", default_value_t = 1000)]
     limit: usize,
 

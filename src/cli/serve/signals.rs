@@ -1,14 +1,12 @@
 //! The signals that end the service, and the one that has it read its files again.
 
 use std::io;
-use std::time::Instant;
 
 use fermata_command::exit;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::cli::end::end;
-use crate::cli::signals::is_echo;
 use fermata_command::ignored::is_ignored;
 
 /// SIGTERM and SIGINT, and SIGHUP, heard from when this is made.
@@ -47,17 +45,6 @@ impl EndSignals {
                 () = next(&mut self.terminate) => return SignalKind::terminate().as_raw_value(),
                 () = next(&mut self.interrupt) => return SignalKind::interrupt().as_raw_value(),
                 () = next(&mut self.hangup) => self.reload.send_replace(()),
-            }
-        }
-    }
-
-    /// The next one that did not come together with the one heard last. Is to be called right after that one.
-    pub async fn next_insisting(&mut self) -> i32 {
-        let heard = Instant::now();
-        loop {
-            let signal = self.next().await;
-            if !is_echo(heard.elapsed()) {
-                return signal;
             }
         }
     }

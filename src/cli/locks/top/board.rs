@@ -119,8 +119,6 @@ pub struct AnsweredReplica {
     pub rates: Option<Rates>,
     /// Since it started.
     pub conflicts: u64,
-    /// Since it started; nothing of one of an older version.
-    pub as_home: Option<proto::HomeCounts>,
 }
 
 /// One replica.
@@ -225,7 +223,6 @@ fn activity(
         keys: replica.keys,
         rates,
         conflicts: replica.store.map_or(0, |store| store.conflicts),
-        as_home: replica.as_home,
     }
 }
 

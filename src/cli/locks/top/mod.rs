@@ -24,21 +24,18 @@ use crate::cli::views;
 const INTERVAL_MIN: Span = Span::from_millis(100);
 
 const HELP: &str = "\
-On a terminal the view is live until q; without one, or with --count or
---output json, each snapshot is printed. First come the keys that somebody has
-held longest while others wait, then those that changed hands most often in
-the last minute; for what is only held see `fermata locks ls`. Keys of all
-tables are in it, unless --table names one. Times are UTC.
+On a terminal the view is live until q. Without one, or with --count or
+--output json, snapshots are printed. Keys with waiters come first, the longest
+held on top, then the keys with the most grants in the last minute. `fermata
+locks ls` lists held keys without waiters. All tables are shown unless --table
+is given. Times are UTC.
 
-OWNER is a label that the latest holder gave itself; it may have released the
-key since, of which nobody waits. IDENTITY is who that is, as far as the server
-knows; there is no such column where clients have none. HELD of
-a holder that another replica, or an earlier process, granted the lock to
-counts from when its lockRef was made.
+OWNER is the label of the latest holder, which may have released the key.
+IDENTITY is the authenticated client; the column is hidden if no client has one.
+HELD counts from the creation of the lockRef if another replica granted it.
 
-Keys: q or Esc quits, p pauses, h shows what the replicas counted as homes of
-keys since their start, j and k, arrows, pages scroll, ? tells what the columns
-mean.
+Keys: q or Esc quits, p pauses, j and k, arrows and pages scroll, ? explains the
+columns.
 
 Exit status: 0; 64 malformed; 66 no such table; 69 no server, and 75 a limit is
 reached, or the server is overloaded (the live view goes on trying); 74 it
@@ -51,26 +48,26 @@ Examples:
   fermata locks top --count 2 --interval 10s
   fermata locks top --output json | jq '.replicas[].busiest_keys[0].key'
 
-With --output json each look is a line of its own; the fields are those of
+--output json prints a line per snapshot, with the fields of
 DescribeActivityResponse in the protobuf contract.";
 
-/// Watch what others wait for, the busiest keys, and the replicas
+/// Watch keys with waiters, the busiest keys, and the replicas
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// Only keys that start with this
+    /// Only keys with this prefix
     #[arg(value_name = "PREFIX", default_value = "")]
     prefix: String,
 
-    /// Look this often
+    /// The interval between snapshots
     #[arg(long, value_name = "SPAN", default_value = "1s", value_parser = parse_interval)]
     interval: Span,
 
-    /// Print so many looks and end; 0 is without end [default: 1 where the view is not live]
+    /// Print this many snapshots and exit; 0 means no limit [default: 1 without a live view]
     #[arg(long, value_name = "N")]
     count: Option<u64>,
 
-    /// So many keys at most
+    /// The maximum number of keys
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = parse_limit)]
     limit: usize,
 
@@ -173,13 +170,12 @@ async fn print(args: &Args) -> Result<(), Failure> {
 /// One look, for people without a terminal.
 fn text(board: &Board, now: SystemTime) -> String {
     format!(
-        "{}  {} of {} replicas  {}\n\n{}\n{}\n{}",
+        "{}  {} of {} replicas  {}\n\n{}\n{}",
         view::time_of_day(now),
         board.answered(),
         board.replicas.len(),
         view::summary(board),
         Sheet::keys(board).text(),
-        Sheet::replicas(board).text(),
-        Sheet::homes(board).text()
+        Sheet::replicas(board).text()
     )
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use fermata_command::Span;
 use fermata_command::output::{Table, cell, padded, width as columns_of};
-use fermata_proto::HomeCounts;
 
 use super::board::{Board, Rates};
 use crate::cli::locks::IDENTITY;
@@ -74,26 +73,6 @@ const REPLICAS: [Column; 10] = [
         9,
         "changes that met another's, since its start",
     ),
-];
-
-const HOMES: [Column; 9] = [
-    column("REPLICA", 0, "the start of its UUID"),
-    column("VOLATILE", 0, "grants by its memory alone, since its start"),
-    column(
-        "DURABLE",
-        1,
-        "grants that its crash could not end, likewise",
-    ),
-    column("COMMITS", 4, "of rows of keys with write-back, likewise"),
-    column("IN DOUBT", 2, "commits whose outcome was unknown, likewise"),
-    column(
-        "TAKEN",
-        3,
-        "keys that it took over from replicas that are gone, likewise",
-    ),
-    column("RECEIVED", 7, "keys that others gave to it, likewise"),
-    column("GIVEN", 5, "keys that it gave to other replicas, likewise"),
-    column("FORGOTTEN", 6, "idle keys, to have room, likewise"),
 ];
 
 /// One table.
@@ -179,31 +158,6 @@ impl Sheet {
         sheet
     }
 
-    /// What the replicas did as homes of keys.
-    pub fn homes(board: &Board) -> Sheet {
-        let mut sheet = Sheet::new(&HOMES);
-        for replica in &board.replicas {
-            let counts = replica.activity.as_ref().and_then(|one| one.as_home);
-            let count = |of: fn(&HomeCounts) -> u64| {
-                counts
-                    .as_ref()
-                    .map_or_else(String::new, |counts| of(counts).to_string())
-            };
-            sheet.row(vec![
-                replica.short.clone(),
-                count(|counts| counts.volatile_grants),
-                count(|counts| counts.durable_grants),
-                count(|counts| counts.background_commits),
-                count(|counts| counts.commits_in_doubt),
-                count(|counts| counts.take_overs),
-                count(|counts| counts.received_keys),
-                count(|counts| counts.hand_overs),
-                count(|counts| counts.forgotten_keys),
-            ]);
-        }
-        sheet
-    }
-
     /// As plain text.
     pub fn text(&self) -> String {
         let titles: Vec<&str> = self.columns.iter().map(|column| column.title).collect();
@@ -248,18 +202,15 @@ impl Sheet {
     }
 }
 
-/// What the columns tell of keys, and of replicas: of what they do, or of what they counted as homes.
-pub fn meanings(counts: bool) -> Vec<String> {
+/// What the columns of both tables tell.
+pub fn meanings() -> Vec<String> {
     let lines = |columns: &[Column]| -> Vec<String> {
         let line = |column: &Column| format!("{} {}", padded(column.title, 11), column.means);
         columns.iter().map(line).collect()
     };
     let mut all = lines(&KEYS);
     all.push(String::new());
-    all.extend(match counts {
-        true => lines(&HOMES),
-        false => lines(&REPLICAS),
-    });
+    all.extend(lines(&REPLICAS));
     all
 }
 
@@ -328,12 +279,6 @@ mod tests {
             "REPLICA   ADDRESS          VERSION  SESSIONS  KEYS  GRANTS/S  READS/S  WRITES/S  LWTS/S  CONFLICTS\n\
              00000001  10.0.0.1:7450    0.1.0    3         3     15        150      0.0       15      1\n\
              00000002  does not answer  -        -         -     -         -        -         -       -\n"
-        );
-        assert_eq!(
-            Sheet::homes(&board).text(),
-            "REPLICA   VOLATILE  DURABLE  COMMITS  IN DOUBT  TAKEN  RECEIVED  GIVEN  FORGOTTEN\n\
-             00000001  39        1        3        4         5      8         6      7\n\
-             00000002  -         -        -        -         -      -         -      -\n"
         );
     }
 

@@ -13,7 +13,7 @@ use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 use super::board::Board;
 use super::sheet::{GAP, Sheet, meanings, per_second, waited};
 
-const KEYS_HELP: &str = "q quit  p pause  h homes  j/k or arrows scroll  ? what the columns tell";
+const KEYS_HELP: &str = "q quit  p pause  j/k or arrows scroll  ? what the columns tell";
 
 /// What a key asks of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +38,6 @@ pub struct View {
     error: Option<String>,
     pub paused: bool,
     help: bool,
-    /// What the replicas counted as homes stands where their rates do.
-    counts: bool,
     /// So many keys are above the first that is shown.
     above: usize,
     /// So many were shown last.
@@ -56,7 +54,6 @@ impl View {
             error: None,
             paused: false,
             help: false,
-            counts: false,
             above: 0,
             shown: 0,
         }
@@ -86,7 +83,6 @@ impl View {
             }
             KeyCode::Char('q') | KeyCode::Esc => return Press::Quit,
             KeyCode::Char('p') => self.paused = !self.paused,
-            KeyCode::Char('h') => self.counts = !self.counts,
             KeyCode::Char('?') => self.help = !self.help,
             KeyCode::Char('j') | KeyCode::Down => self.above = self.above.saturating_add(1),
             KeyCode::Char('k') | KeyCode::Up => self.above = self.above.saturating_sub(1),
@@ -103,10 +99,7 @@ impl View {
     pub fn draw(&mut self, frame: &mut Frame<'_>) {
         let area = frame.area();
         let notice = if self.error.is_some() { 3 } else { 1 };
-        let replicas = match self.counts {
-            true => Sheet::homes(&self.board),
-            false => Sheet::replicas(&self.board),
-        };
+        let replicas = Sheet::replicas(&self.board);
         // Each line of them, as long as they leave most of the height to the keys.
         let lines = u16::try_from(replicas.rows.len()).unwrap_or(u16::MAX);
         let lines = lines.saturating_add(1).min(area.height / 3);
@@ -124,7 +117,7 @@ impl View {
         frame.render_widget(Paragraph::new(self.header()), header);
         frame.render_widget(self.notice(), said);
         if self.help {
-            let lines: Vec<Line<'_>> = meanings(self.counts).into_iter().map(Line::raw).collect();
+            let lines: Vec<Line<'_>> = meanings().into_iter().map(Line::raw).collect();
             frame.render_widget(Paragraph::new(lines), keys);
         } else {
             self.draw_keys(frame, keys);
