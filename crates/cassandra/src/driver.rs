@@ -151,7 +151,12 @@ impl Driver {
     /// Connects without nodes that do not answer, until they do.
     pub async fn connect_soon(options: &CassandraOptions) -> Result<Driver, ConnectFault> {
         let (contact_points, silent) = Silent::greet(&options.contact_points).await;
-        Driver::connect_by(options, &contact_points, silent).await
+        let driver = Driver::connect_by(options, &contact_points, Arc::clone(&silent)).await?;
+        match silent.greet_others().await {
+            None => Ok(driver),
+            // Of the nodes that the first connection found.
+            Some(silent) => Driver::connect_by(options, &contact_points, silent).await,
+        }
     }
 
     async fn connect_by(

@@ -62,7 +62,7 @@ struct PreparedByScylla {
 
 impl HostFilter for Silent {
     fn accept(&self, peer: &Peer) -> bool {
-        !self.leaves_out((peer.address.ip(), peer.address.port()).into())
+        self.admits((peer.address.ip(), peer.address.port()).into())
     }
 }
 
