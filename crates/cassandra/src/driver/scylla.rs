@@ -138,6 +138,10 @@ impl Scylla {
         }
         match (execution.level, self.majority) {
             (Level::Majority, _) => {}
+            (Level::Everywhere, _) => {
+                prepared.set_consistency(Consistency::Quorum);
+                prepared.set_serial_consistency(Some(SerialConsistency::Serial));
+            }
             (Level::Serial, Majority::Everywhere) => {
                 prepared.set_consistency(Consistency::Serial);
             }
