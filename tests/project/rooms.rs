@@ -24,6 +24,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "store::cassandra",
         &[
+            "clock",
             "store",
             "store::diff",
             "store::ends",
