@@ -129,13 +129,14 @@ two days: name the highest one with --above.
 1. Stop all replicas, and wait for the longest TTL of your clients.
 2. Restore all tables of the keyspace, those of locks, values and sessions,
    from one snapshot (nodetool refresh, or sstableloader).
-3. Run this. It waits some seconds to see that no replica runs.
+3. Run this. It waits for the TTL (peers.ttl) of replicas that did not stop in
+   an orderly way, and declares them down.
 4. Start the replicas. Who held a lock then holds it for its TTL.
 
 Exit status:
   0   done
   64  the command line makes no sense
-  69  the cluster cannot be reached, refused, or a replica runs
+  69  the cluster cannot be reached, refused, a replica runs, or clocks differ
   74  it is done, and cannot be printed
   78  the settings are not valid, or the tables are of another version
 
@@ -195,11 +196,13 @@ impl From<RestoredError> for Failure {
             RestoredError::Open(
                 CassandraOpenError::Settings(_)
                 | CassandraOpenError::NoSchema { .. }
-                | CassandraOpenError::OtherSchema { .. },
+                | CassandraOpenError::OtherSchema { .. }
+                | CassandraOpenError::OtherMajority { .. },
             ) => exit::CONFIG,
-            RestoredError::Open(_) | RestoredError::Store(_) | RestoredError::Running(_) => {
-                exit::UNAVAILABLE
-            }
+            RestoredError::Open(_)
+            | RestoredError::Store(_)
+            | RestoredError::Running(_)
+            | RestoredError::ClocksDiffer { .. } => exit::UNAVAILABLE,
             RestoredError::TooHigh { .. } => exit::USAGE,
         };
         Failure::new(code, error.to_string())

@@ -234,13 +234,15 @@ pub struct StoreCounts {
     pub transactions: u64,
 }
 
-/// How many replicas may be listed, those included that ended and were not forgotten yet.
+/// How many replicas may be up.
 pub const REPLICAS_MAX: usize = 10_000;
+/// How many that are down or stopped are listed.
+pub const ENDED_REPLICAS_MAX: usize = 1_000;
 
-/// Why replicas cannot be listed: there are too many.
+/// Why replicas cannot be listed: too many are up.
 fn too_many_replicas() -> StoreError {
     StoreError::Damaged(format!(
-        "more than {REPLICAS_MAX} replicas are listed; delete the rows of those that ended"
+        "more than {REPLICAS_MAX} replicas are listed as up; stop all replicas, then TRUNCATE the table membership"
     ))
 }
 
@@ -371,8 +373,8 @@ pub trait ClusterStore: Send + Sync + 'static {
     /// as a start that is tried again does, is allowed until its life changes.
     async fn announce_replica(&self, row: &ReplicaRow) -> Result<(), StoreError>;
 
-    /// All replicas, in the order of their ids. An error where there are more than [`REPLICAS_MAX`]: a replica that
-    /// is missing from the list counts as down, so a part of the list is never given.
+    /// All replicas, in the order of their ids. A replica that is missing counts as down. So of those that are down or
+    /// stopped [`ENDED_REPLICAS_MAX`] are listed at most, and more than [`REPLICAS_MAX`] that are up are an error.
     async fn list_replicas(&self) -> Result<Vec<ReplicaRow>, StoreError>;
 
     /// Writes a heartbeat into the row of an announced replica: `heartbeat` is above the last one, and orders the

@@ -23,6 +23,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "store::cassandra",
         &[
+            "clock",
             "store",
             "store::diff",
             "store::ends",

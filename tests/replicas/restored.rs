@@ -7,6 +7,7 @@ use tokio::task::block_in_place;
 use uuid::Uuid;
 
 use super::replica::Replica;
+use super::support::Signal;
 use super::world::World;
 
 /// The fencing token of the lock on a key, which is released.
@@ -35,6 +36,13 @@ fn restored(world: &World) -> Output {
     block_in_place(command)
 }
 
+/// What the command said.
+fn floor(done: &Output) -> u64 {
+    assert!(done.status.success(), "{done:?}");
+    let said = String::from_utf8(done.stdout.clone()).unwrap();
+    said.trim().rsplit(' ').next().unwrap().parse().unwrap()
+}
+
 /// What the backup does not know of was given out before the clock's time and two hours: after the command no token is
 /// lower than that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -48,15 +56,26 @@ async fn after_the_command_for_restored_tables_no_fence_is_below_what_it_said() 
     let status = block_in_place(|| world.replicas[0].stop());
     assert!(status.success(), "{status}");
 
-    let done = restored(&world);
-    let said = String::from_utf8(done.stdout.clone()).unwrap();
-    assert!(done.status.success(), "{done:?}");
-    let floor = said.trim().rsplit(' ').next().unwrap();
-    let floor: u64 = floor.parse().unwrap();
+    let floor = floor(&restored(&world));
     let two_hours_us = 2 * 3600 * 1_000_000;
-    assert!(floor > before + two_hours_us / 2, "{said}: {before}");
+    assert!(floor > before + two_hours_us / 2, "{floor}: {before}");
     world.replicas.push(Replica::start(world.setup()));
     block_in_place(|| world.replicas[1].serving());
     let after = fence(&world, 1).await;
-    assert!(after >= floor, "{said}: {after}");
+    assert!(after >= floor, "{floor}: {after}");
+}
+
+/// It knows the floor that was there before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_hung_while_tables_were_restored_gives_out_no_fence_below_the_new_floor() {
+    let Some(world) = World::of(1).await else {
+        return;
+    };
+    fence(&world, 0).await;
+    world.replicas[0].signal(Signal::SIGSTOP);
+    let done = restored(&world);
+    world.replicas[0].signal(Signal::SIGCONT);
+    let floor = floor(&done);
+    let after = fence(&world, 0).await;
+    assert!(after >= floor, "{floor}: {after}");
 }

@@ -6,12 +6,12 @@ mod counted;
 // The error of the wrapped library is large, and is turned into ours where it is seen.
 #[allow(clippy::result_large_err)]
 mod cpp;
+mod failure_detector;
+mod hedged;
 mod nodes;
 mod preferred;
-mod raced;
 mod reach;
 mod scylla;
-mod suspects;
 mod window;
 
 use std::collections::BTreeSet;
@@ -26,12 +26,12 @@ use self::backend::{
 };
 use self::counted::Counted;
 pub use self::counted::Sent;
+use self::failure_detector::FailureDetector;
+use self::hedged::hedged;
 pub use self::nodes::{KnownNode, Setting};
 use self::preferred::Preferred;
-use self::raced::raced;
 use self::reach::Silent;
 use self::scylla::Scylla;
-use self::suspects::Suspects;
 pub use self::window::Order;
 use self::window::Window;
 use crate::fault::{ConnectFault, Fault};
@@ -41,7 +41,7 @@ use crate::value::{Row, Value};
 /// After how long without an answer a read or a put is sent to another node as well.
 const SPECULATE_AFTER: Duration = Duration::from_millis(200);
 /// After how long without an answer of its node a transaction that may be sent twice is sent to another one as well.
-const RACE_AFTER: Duration = Duration::from_millis(300);
+const HEDGE_AFTER: Duration = Duration::from_millis(300);
 /// How often each connection is looked at …
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 /// … and how long its node may take to show that it lives, before it is given up. Preparing waits for all nodes that
@@ -58,7 +58,9 @@ pub enum Use {
     Cas,
     /// One that may be sent twice, since it takes effect once at most. Where a node does not answer, another one is asked as
     /// well.
-    RacedCas(Order),
+    HedgedCas(Order),
+    /// A lightweight transaction that a majority of all nodes decides, whatever [`Majority`] says.
+    CasEverywhere,
     /// A read that first settles the transactions that are in flight.
     SerialRead,
     /// The same of what a transaction is in doubt about: it may come in floods, from wherever nodes hang.
@@ -74,7 +76,8 @@ pub enum Use {
 impl Use {
     fn execution(self) -> Execution {
         let (level, sending) = match self {
-            Use::Cas | Use::RacedCas(_) => (Level::Majority, Sending::Once),
+            Use::Cas | Use::HedgedCas(_) => (Level::Majority, Sending::Once),
+            Use::CasEverywhere => (Level::Everywhere, Sending::Once),
             Use::SerialRead | Use::SettlingRead => (Level::Serial, Sending::Once),
             Use::Read => (Level::Majority, Sending::Read),
             Use::AnyRead => (Level::One, Sending::Read),
@@ -95,7 +98,7 @@ impl Statement {
     /// The same, in the order that this use has.
     pub fn used_as(self, usage: Use) -> Statement {
         match (self.usage, usage) {
-            (Use::RacedCas(_), Use::RacedCas(_)) => Statement { usage, ..self },
+            (Use::HedgedCas(_), Use::HedgedCas(_)) => Statement { usage, ..self },
             _ => self,
         }
     }
@@ -133,10 +136,10 @@ pub struct Driver {
     majority: Majority,
     request_timeout: Duration,
     counted: Counted,
-    suspects: Arc<Suspects>,
-    /// Room for transactions in flight. Those that are raced may come in floods, and so may reads that settle what became of
+    failure_detector: Arc<FailureDetector>,
+    /// Room for transactions in flight. Those that are hedged may come in floods, and so may reads that settle what became of
     /// them; the others do not wait behind these, nor these behind each other.
-    raced_transactions: Window,
+    hedged_transactions: Window,
     settling_reads: Window,
     transactions: Window,
 }
@@ -151,7 +154,12 @@ impl Driver {
     /// Connects without nodes that do not answer, until they do.
     pub async fn connect_soon(options: &CassandraOptions) -> Result<Driver, ConnectFault> {
         let (contact_points, silent) = Silent::greet(&options.contact_points).await;
-        Driver::connect_by(options, &contact_points, silent).await
+        let driver = Driver::connect_by(options, &contact_points, Arc::clone(&silent)).await?;
+        match silent.greet_others().await {
+            None => Ok(driver),
+            // Of the nodes that the first connection found.
+            Some(silent) => Driver::connect_by(options, &contact_points, silent).await,
+        }
     }
 
     async fn connect_by(
@@ -159,8 +167,8 @@ impl Driver {
         contact_points: &[String],
         silent: Arc<Silent>,
     ) -> Result<Driver, ConnectFault> {
-        let suspects = Arc::<Suspects>::default();
-        let preferred = Preferred::new(options.preferred_node, Arc::clone(&suspects));
+        let failure_detector = Arc::<FailureDetector>::default();
+        let preferred = Preferred::new(options.preferred_node, Arc::clone(&failure_detector));
         let preferred = Arc::new(preferred);
         let backend: Arc<dyn Backend> = match options.driver {
             DriverKind::Scylla => {
@@ -184,8 +192,8 @@ impl Driver {
             majority: options.majority,
             request_timeout: options.request_timeout,
             counted: Counted::default(),
-            suspects,
-            raced_transactions: window(),
+            failure_detector,
+            hedged_transactions: window(),
             settling_reads: window(),
             transactions: window(),
         })
@@ -227,20 +235,20 @@ impl Driver {
         values: &[Value],
     ) -> Result<Vec<Row>, Fault> {
         let (window, order) = match statement.usage {
-            Use::RacedCas(order) => (&self.raced_transactions, order),
+            Use::HedgedCas(order) => (&self.hedged_transactions, order),
             Use::SettlingRead => (&self.settling_reads, Order::First),
-            Use::Cas | Use::SerialRead => (&self.transactions, Order::First),
+            Use::Cas | Use::CasEverywhere | Use::SerialRead => (&self.transactions, Order::First),
             Use::Read | Use::AnyRead | Use::Write => {
                 self.counted.one(statement.usage);
                 return statement.prepared.execute(values).await;
             }
         };
-        let was_raced = AtomicBool::new(false);
+        let was_hedged = AtomicBool::new(false);
         let transaction = Box::pin(async {
             self.counted.one(statement.usage);
-            self.coordinated(statement, values, &was_raced).await
+            self.coordinated(statement, values, &was_hedged).await
         });
-        let was_slow = || was_raced.load(Ordering::Relaxed);
+        let was_slow = || was_hedged.load(Ordering::Relaxed);
         window.one(order, transaction, was_slow).await
     }
 
@@ -278,13 +286,13 @@ impl Driver {
     }
 
     /// Executes a lightweight transaction, or a read like one, at the first replica of its key: whoever
-    /// writes to a key prefers the same node, which spares them contention. `was_raced` becomes true where that did not
+    /// writes to a key prefers the same node, which spares them contention. `was_hedged` becomes true where that did not
     /// answer in time and another one, asked as well, did.
     async fn coordinated(
         &self,
         statement: &Statement,
         values: &[Value],
-        was_raced: &AtomicBool,
+        was_hedged: &AtomicBool,
     ) -> Result<Vec<Row>, Fault> {
         let mut refused = Fault::NotStarted("no node that has this key is connected".to_owned());
         let nodes = self.coordinators(&*statement.prepared, values)?;
@@ -292,16 +300,16 @@ impl Driver {
         while let Some(first) = nodes.next() {
             let ask = |at| self.ask(at, &*statement.prepared, values);
             let answered = match nodes.peek() {
-                Some(second) if matches!(statement.usage, Use::RacedCas(_)) => {
+                Some(second) if matches!(statement.usage, Use::HedgedCas(_)) => {
                     let instead = || async {
                         let answered = ask(second).await;
                         if answered.is_ok() {
-                            was_raced.store(true, Ordering::Relaxed);
+                            was_hedged.store(true, Ordering::Relaxed);
                             self.note_time_out(first);
                         }
                         answered
                     };
-                    raced(ask(first), self.is_silent(first), instead, |rows| {
+                    hedged(ask(first), self.is_silent(first), instead, |rows| {
                         is_applied(rows)
                     })
                     .await
@@ -330,7 +338,7 @@ impl Driver {
     ) -> Result<Vec<Row>, Unanswered> {
         let answer = prepared.execute_at(at, values).await;
         match answer.as_ref().map_err(|unanswered| unanswered.silence) {
-            Ok(_) | Err(Silence::Answered) => self.suspects.answered(at.id),
+            Ok(_) | Err(Silence::Answered) => self.failure_detector.answered(at.id),
             Err(Silence::TimedOut) => self.note_time_out(at),
             Err(Silence::Unreached | Silence::Broken) => {}
         }
@@ -342,15 +350,15 @@ impl Driver {
         // It may have ended by then.
         let backend = Arc::downgrade(&self.backend);
         let probe = move || nodes::probe(backend.upgrade(), id);
-        self.suspects.timed_out(id, address, probe);
+        self.failure_detector.timed_out(id, address, probe);
     }
 
-    /// Returns once a node has answered no transaction for a while, whoever asked: one that is only slow is not raced.
+    /// Returns once a node has answered no transaction for a while, whoever asked: one that is only slow is not hedged.
     async fn is_silent(&self, at: &Coordinator) {
         loop {
             let since = tokio::time::Instant::now();
-            tokio::time::sleep(RACE_AFTER).await;
-            if !self.suspects.answered_since(at.id, since) {
+            tokio::time::sleep(HEDGE_AFTER).await;
+            if !self.failure_detector.answered_since(at.id, since) {
                 return;
             }
         }
@@ -364,7 +372,7 @@ impl Driver {
         values: &[Value],
     ) -> Result<Vec<Coordinator>, Fault> {
         let mut replicas = prepared.replicas(values)?;
-        let avoids = |node| self.suspects.avoids(node);
+        let avoids = |node| self.failure_detector.avoids(node);
         by_preference(&mut replicas, self.majority, avoids);
         Ok(replicas)
     }

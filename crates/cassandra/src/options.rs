@@ -157,7 +157,7 @@ pub struct CassandraOptions {
     pub preferred_node: u64,
     /// Connections to each node.
     pub connections_per_node: NonZeroUsize,
-    /// How many lightweight transactions that are raced are in flight at once, and how many others, with the reads that
+    /// How many lightweight transactions that are hedged are in flight at once, and how many others, with the reads that
     /// settle them; more wait their turn, for `request_timeout` at most. Fewer, down to 32, while the nodes do not keep
     /// up. At most 65,536 count.
     pub transactions_max: NonZeroUsize,

@@ -143,6 +143,7 @@ impl Starting {
         if !wrong.is_empty() {
             return Err(Why::Wrong(wrong));
         }
+        store.agree_on_majority().await.map_err(Why::Open)?;
         let store = Arc::new(store);
         let begun = engine.begin(engine_options(store.store())).await;
         begun.map_err(Why::Engine)?;
@@ -162,7 +163,8 @@ impl Starting {
                 CassandraOpenError::Settings(_)
                 | CassandraOpenError::Refused(_)
                 | CassandraOpenError::Unreachable(_)
-                | CassandraOpenError::OtherSchema { .. },
+                | CassandraOpenError::OtherSchema { .. }
+                | CassandraOpenError::OtherMajority { .. },
             )
             // Its findings name the commands.
             | Why::Wrong(_)

@@ -16,6 +16,7 @@ mod hand_over_requests;
 pub mod health;
 mod in_doubt;
 mod keys;
+mod majority;
 mod replicas;
 mod replication;
 mod restored;
@@ -52,6 +53,7 @@ pub use fermata_cassandra::{
     CassandraOptions, CassandraTls, ClientCertificate, Credentials, DriverKind, Keyspace,
     KeyspaceError, Majority,
 };
+pub use majority::MajoritySetting;
 pub use restored::{RestoredError, restored};
 
 use self::health::Finding;
@@ -106,6 +108,21 @@ pub enum CassandraOpenError {
         /// What this program works with.
         known: i32,
     },
+    /// Replicas with another setting use the keyspace.
+    #[error(
+        "the replicas of the keyspace {keyspace} use consistency {stored}, and this one is set to {configured}: set \
+         store.cassandra.consistency (--consistency) and store.cassandra.datacenter (--datacenter) as theirs are. To change \
+         it for all, stop all replicas, then run in cqlsh: DELETE FROM \"{keyspace}\".membership WHERE part = 'majority' \
+         AND id = 00000000-0000-0000-0000-000000000000 IF EXISTS"
+    )]
+    OtherMajority {
+        /// The keyspace.
+        keyspace: Keyspace,
+        /// What they use.
+        stored: MajoritySetting,
+        /// What this one is set to.
+        configured: MajoritySetting,
+    },
 }
 
 impl From<ConnectFault> for CassandraOpenError {
@@ -125,6 +142,7 @@ pub struct CassandraStore {
     /// What replicas share has connections of its own: no heartbeat waits behind values (H2).
     cluster: Driver,
     keyspace: Keyspace,
+    majority: MajoritySetting,
     page_rows: u16,
     in_doubt: InDoubtSwaps,
     unreadable: Unreadable,
@@ -162,11 +180,12 @@ impl CassandraStore {
         };
         let (driver, cluster) =
             tokio::try_join!(Driver::connect_soon(&options), Driver::connect_soon(&few))?;
-        let keyspace = options.keyspace.clone();
+        let (keyspace, majority) = (options.keyspace.clone(), MajoritySetting::of(&options));
         let store = CassandraStore {
             driver,
             cluster,
             keyspace: options.keyspace,
+            majority,
             page_rows: options.page_rows,
             in_doubt: InDoubtSwaps::default(),
             unreadable: Unreadable::default(),

@@ -21,7 +21,9 @@ use super::codec::{bigint, number};
 use super::rows::applied;
 use super::statements::Cql;
 use crate::lock::ReplicaId;
-use crate::store::{Life, LifeSwap, REPLICAS_MAX, ReplicaRow, StoreError, too_many_replicas};
+use crate::store::{
+    ENDED_REPLICAS_MAX, Life, LifeSwap, REPLICAS_MAX, ReplicaRow, StoreError, too_many_replicas,
+};
 
 /// The partition of all replicas.
 const PART: &str = "replicas";
@@ -29,8 +31,8 @@ const DOWN: i32 = -1;
 const STOPPED: i32 = -2;
 /// A life that is not up is below this.
 const UP_ABOVE: i32 = 0;
-/// How many rows without a life are cleaned up at a time.
-const HALF_ROWS_MAX: usize = 16;
+/// How many rows a replica deletes when it starts. Each start adds one.
+const FORGOTTEN_AT_START_MAX: usize = 16;
 
 /// A row of a replica as it was read.
 #[derive(Debug, PartialEq, Eq)]
@@ -66,8 +68,8 @@ impl CassandraStore {
             )));
         }
         self.write_heartbeat(row.id, row.heartbeat).await?;
-        if let Err(error) = self.forget_half_rows().await {
-            tracing::debug!(%error, "cannot clean up the rows of replicas without a life");
+        if let Err(error) = self.forget_unlisted().await {
+            tracing::debug!(%error, "cannot delete rows of replicas that are not listed");
         }
         Ok(())
     }
@@ -113,15 +115,20 @@ impl CassandraStore {
         Ok(())
     }
 
-    /// Deletes what heartbeats left of rows that were forgotten: one that slept through that may send another.
-    async fn forget_half_rows(&self) -> Result<(), StoreError> {
-        let mut half = Vec::new();
+    /// Deletes rows that are not listed: what heartbeats left of rows that were forgotten, since a replica that slept
+    /// through that may send another one, and the rows of more ended replicas than are listed.
+    async fn forget_unlisted(&self) -> Result<(), StoreError> {
+        let (mut half, mut ended) = (Vec::new(), Vec::new());
+        let mut listed = 0;
         self.each_replica(|found| {
-            if let FoundRow::Half(id) = found
-                && half.len() < HALF_ROWS_MAX
-            {
-                half.push(id);
+            match found {
+                FoundRow::Half(id) => half.push(id),
+                FoundRow::Row(row) if matches!(row.life, Life::Up(_)) => {}
+                FoundRow::Row(_) if listed < ENDED_REPLICAS_MAX => listed += 1,
+                FoundRow::Row(row) => ended.push(row.id),
             }
+            half.truncate(FORGOTTEN_AT_START_MAX);
+            ended.truncate(FORGOTTEN_AT_START_MAX);
             Ok(())
         })
         .await?;
@@ -129,18 +136,27 @@ impl CassandraStore {
             let values = [Value::text(PART), Value::Uuid(id.0)];
             self.ask_if(Cql::ForgetHalfReplica, &values).await?;
         }
+        for id in ended {
+            self.delete_replica(id).await?;
+        }
         Ok(())
     }
 
     pub(super) async fn replicas(&self) -> Result<Vec<ReplicaRow>, StoreError> {
         let mut replicas = Vec::new();
-        self.each_replica(|found| match found {
-            FoundRow::Row(_) if replicas.len() == REPLICAS_MAX => Err(too_many_replicas()),
-            FoundRow::Row(row) => {
-                replicas.push(row);
-                Ok(())
+        let (mut up, mut ended) = (0, 0);
+        self.each_replica(|found| {
+            let FoundRow::Row(row) = found else {
+                return Ok(());
+            };
+            match row.life {
+                Life::Up(_) if up == REPLICAS_MAX => return Err(too_many_replicas()),
+                Life::Up(_) => up += 1,
+                Life::Down | Life::Stopped if ended == ENDED_REPLICAS_MAX => return Ok(()),
+                Life::Down | Life::Stopped => ended += 1,
             }
-            FoundRow::Half(_) => Ok(()),
+            replicas.push(row);
+            Ok(())
         })
         .await?;
         // Cassandra orders ids of some versions by the time in them.

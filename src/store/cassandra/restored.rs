@@ -8,13 +8,16 @@ use tokio::time::sleep;
 use super::schema::FENCE_PART;
 use super::statements::Cql;
 use super::{CassandraOpenError, CassandraStore};
+use crate::clock::{Clock as _, SystemClock};
 use crate::store::floor::fence_floor;
-use crate::store::{ClusterStore as _, Life, ReplicaRow, StoreError};
+use crate::store::{ClusterStore as _, Life, LifeSwap, ReplicaRow, StoreError};
 
 /// How far above the clock a floor may be asked for: tokens are refused beyond that.
 const ABOVE_US_MAX: u64 = 2 * 24 * 60 * 60 * 1_000_000;
-/// A replica that lives writes a heartbeat within this.
-const HEARTBEAT_WITHIN: Duration = Duration::from_secs(4);
+/// How often the rows of the replicas are read.
+const READ_EVERY: Duration = Duration::from_millis(500);
+/// By how much the clocks of this machine and of the store may differ, in microseconds.
+const APART_US_MAX: u64 = 60_000_000;
 
 /// Why a keyspace was not marked as restored. Repeat it once that is mended.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +34,14 @@ pub enum RestoredError {
         .0.id, .0.address
     )]
     Running(Box<ReplicaRow>),
+    /// One of two clocks is wrong: the floor would be, too.
+    #[error(
+        "the clock of this machine and that of a Cassandra node differ by {seconds} s: set the wrong one, and repeat"
+    )]
+    ClocksDiffer {
+        /// By how much.
+        seconds: u64,
+    },
     /// No token can lie so high.
     #[error(
         "{above} is more than two days ahead of the clock, which is {now_us}: no token on Cassandra is"
@@ -47,8 +58,14 @@ pub enum RestoredError {
 /// above `above`. To be run while no replica does. The floor.
 pub async fn restored(options: CassandraOptions, above: Option<u64>) -> Result<u64, RestoredError> {
     let store = CassandraStore::open(options).await?;
-    none_runs(&store).await?;
+    store.agree_on_majority().await?;
+    let ended = declare_all_down(&store).await?;
     let now_us = store.clock_us().await?;
+    let apart_us = now_us.abs_diff(SystemClock.wall_us());
+    if apart_us > APART_US_MAX {
+        let seconds = apart_us / 1_000_000;
+        return Err(RestoredError::ClocksDiffer { seconds });
+    }
     if let Some(above) = above.filter(|above| *above > now_us.saturating_add(ABOVE_US_MAX)) {
         return Err(RestoredError::TooHigh { above, now_us });
     }
@@ -65,23 +82,54 @@ pub async fn restored(options: CassandraOptions, above: Option<u64>) -> Result<u
     ];
     let written = store.ask(Cql::RaiseFenceFloor, &values).await;
     written.map_err(StoreError::from)?;
-    // One that was about to start may have read the floor before: it is seen now, or reads it later.
-    none_runs(&store).await?;
+    // A replica that was about to start may have read the floor before: it is listed by now, or reads it later.
+    none_runs(&ended, &store.list_replicas().await?)?;
     Ok(floor)
 }
 
-/// Whether no replica works on the keyspace: none that is up writes heartbeats, or comes meanwhile.
-async fn none_runs(store: &CassandraStore) -> Result<(), RestoredError> {
-    let before = store.list_replicas().await?;
-    sleep(HEARTBEAT_WITHIN).await;
-    for row in store.list_replicas().await? {
-        let same = before.iter().find(|one| one.id == row.id);
-        let is_silent = same.is_some_and(|one| one.heartbeat == row.heartbeat);
-        if !is_silent && matches!(row.life, Life::Up(_)) {
-            return Err(RestoredError::Running(Box::new(row)));
+/// Declares each replica down that is listed as up, once its row was unchanged for its own TTL (H2): one that only hangs
+/// would else come back with the floor that it knows. The rows, as they were first read.
+async fn declare_all_down(store: &CassandraStore) -> Result<Vec<ReplicaRow>, RestoredError> {
+    let mut left = up(store.list_replicas().await?);
+    let (all, begun) = (left.clone(), SystemClock.boot());
+    while !left.is_empty() {
+        sleep(READ_EVERY).await;
+        let unchanged = SystemClock.boot().saturating_sub(begun);
+        none_runs(&all, &up(store.list_replicas().await?))?;
+        let ttl = |row: &ReplicaRow| Duration::from_millis(row.ttl_ms.into());
+        let (due, later): (Vec<_>, Vec<_>) =
+            left.into_iter().partition(|row| ttl(row) <= unchanged);
+        for row in due {
+            declare_down(store, row).await?;
         }
+        left = later;
     }
-    Ok(())
+    Ok(all)
+}
+
+fn up(mut rows: Vec<ReplicaRow>) -> Vec<ReplicaRow> {
+    rows.retain(|row| matches!(row.life, Life::Up(_)));
+    rows
+}
+
+async fn declare_down(store: &CassandraStore, row: ReplicaRow) -> Result<(), RestoredError> {
+    match store.swap_life(row.id, row.life, Life::Down).await {
+        LifeSwap::Applied | LifeSwap::Conflict(Some(Life::Down | Life::Stopped) | None) => Ok(()),
+        LifeSwap::Conflict(Some(Life::Up(_))) => Err(RestoredError::Running(Box::new(row))),
+        LifeSwap::Unknown(error) | LifeSwap::NotStarted(error) => Err(error.into()),
+    }
+}
+
+/// That no replica sent a heartbeat or came since these rows were read.
+fn none_runs(before: &[ReplicaRow], now: &[ReplicaRow]) -> Result<(), RestoredError> {
+    let runs = |row: &&ReplicaRow| match before.iter().find(|one| one.id == row.id) {
+        Some(same) => row.heartbeat != same.heartbeat,
+        None => matches!(row.life, Life::Up(_)),
+    };
+    match now.iter().find(runs) {
+        Some(row) => Err(RestoredError::Running(Box::new(row.clone()))),
+        None => Ok(()),
+    }
 }
 
 impl CassandraStore {

@@ -149,6 +149,8 @@ pub enum Cql {
     ForgetHalfReplica,
     /// The rows of all replicas.
     Replicas,
+    /// Whose majority decides, unless that is written already.
+    AgreeOnMajority,
     /// Write of a hand-over request.
     RequestHandOver,
     /// The hand-over requests to a replica.
@@ -242,7 +244,7 @@ impl Cql {
     /// How it is executed.
     pub(super) fn usage(&self) -> Use {
         match self {
-            Cql::Swap(_, _, order) => Use::RacedCas(*order),
+            Cql::Swap(_, _, order) => Use::HedgedCas(*order),
             Cql::OpenSession
             | Cql::SwapSession
             | Cql::ForgetSession
@@ -251,6 +253,7 @@ impl Cql {
             | Cql::ForgetReplica
             | Cql::ForgetHalfReplica
             | Cql::NoteSchemaVersion => Use::Cas,
+            Cql::AgreeOnMajority => Use::CasEverywhere,
             Cql::FirstSettled(_) => Use::SettlingRead,
             Cql::LoadSession => Use::SerialRead,
             Cql::First(_)
@@ -281,6 +284,7 @@ impl Cql {
             | Cql::ForgetReplica
             | Cql::ForgetHalfReplica
             | Cql::Replicas
+            | Cql::AgreeOnMajority
             | Cql::RequestHandOver
             | Cql::HandOverRequests
             | Cql::ForgetHandOverRequest
@@ -378,6 +382,9 @@ impl Cql {
             Cql::Replicas => format!(
                 "SELECT {} FROM {replicas} WHERE \"part\" = ?",
                 quoted(&REPLICA_COLUMNS)
+            ),
+            Cql::AgreeOnMajority => format!(
+                "INSERT INTO {replicas} (\"part\", \"id\", \"name\", \"zone\") VALUES (?, ?, ?, ?) IF NOT EXISTS"
             ),
             Cql::RequestHandOver => format!(
                 "INSERT INTO {hand_over_requests} ({}) VALUES ({}) USING TTL {HAND_OVER_REQUEST_TTL_S}",

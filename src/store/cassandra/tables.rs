@@ -49,6 +49,7 @@ pub(super) struct Difference {
 pub(super) struct TableOptions {
     pub table: String,
     gc_grace_seconds: Option<i32>,
+    default_time_to_live: Option<i32>,
     speculative_retry: Option<String>,
     read_repair: Option<String>,
 }
@@ -86,6 +87,16 @@ impl TableKind {
                 is: format!("gc_grace_seconds = {grace}"),
                 wanted: format!("gc_grace_seconds = {GC_GRACE_S}"),
                 why: "what transactions remember may come back",
+                is_unsafe: true,
+            });
+        }
+        if let Some(seconds) = found.default_time_to_live
+            && seconds != 0
+        {
+            differences.push(Difference {
+                is: format!("default_time_to_live = {seconds}"),
+                wanted: "default_time_to_live = 0".to_owned(),
+                why: "rows of locks that are held would vanish",
                 is_unsafe: true,
             });
         }
@@ -149,7 +160,12 @@ pub(super) async fn found(
     let system = Keyspace::parse("system_schema").map_err(|e| Fault::Refused(e.to_string()))?;
     let known = columns(driver, &system, "tables").await?;
     let mut wanted = vec!["table_name"];
-    let options = ["gc_grace_seconds", "speculative_retry", "read_repair"];
+    let options = [
+        "gc_grace_seconds",
+        "default_time_to_live",
+        "speculative_retry",
+        "read_repair",
+    ];
     let is_known = |option: &&str| known.iter().any(|name| name == option);
     wanted.extend(options.into_iter().filter(is_known));
     let text = format!(
@@ -163,6 +179,7 @@ pub(super) async fn found(
         Ok(TableOptions {
             table: row.text("table_name")?.unwrap_or_default(),
             gc_grace_seconds: row.int("gc_grace_seconds")?,
+            default_time_to_live: row.int("default_time_to_live")?,
             speculative_retry: row.text("speculative_retry")?,
             read_repair: row.text("read_repair")?,
         })
@@ -233,6 +250,7 @@ mod tests {
         let found = TableOptions {
             table: "t".to_owned(),
             gc_grace_seconds: Some(grace),
+            default_time_to_live: Some(0),
             speculative_retry: Some(retry.to_owned()),
             read_repair: repair.map(str::to_owned),
         };

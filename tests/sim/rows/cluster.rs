@@ -8,7 +8,7 @@ use fermata::lock::KeyId;
 use fermata::store::cassandra::modelled::{Asks, Change, Cql};
 use fermata_cassandra::{Fault, Order, Row, Value};
 
-use super::super::nodes::{Nodes, Query, Reach, ReadRepair, applied, of_raced};
+use super::super::nodes::{Nodes, Query, Reach, ReadRepair, applied, of_hedged};
 use super::chance::Chance;
 
 pub struct World {
@@ -156,7 +156,7 @@ impl Asks for Cluster {
         let mut swapped = world.swap(&ask, values, &new);
         if world.chance.one_in(4) {
             // Its node was silent for a while: another one was asked as well, and answered first.
-            swapped = of_raced(world.swap(&ask, values, &new));
+            swapped = of_hedged(world.swap(&ask, values, &new));
         }
         Ok(applied(swapped?))
     }

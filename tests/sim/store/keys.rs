@@ -8,7 +8,7 @@ use fermata::lock::{KeyId, ReplicaId};
 use fermata::store::cassandra::modelled::{Asks, Cql, Rows};
 use fermata_cassandra::{Fault, Row, Value};
 
-use super::super::nodes::{Query, Reach, applied, of_raced};
+use super::super::nodes::{Query, Reach, applied, of_hedged};
 use super::cluster::Cluster;
 use super::fate::Fate;
 use super::link::{Ambush, Failed, StoreLink};
@@ -154,12 +154,12 @@ impl Cluster {
         let reach = self.reach(fate);
         // One that is slow may be sent to another node as well, whose answer comes first.
         let is_slow = matches!(fate, Fate::SlowThere(_) | Fate::SlowBack(_));
-        let is_raced = is_slow && self.below(2) == 0;
+        let is_hedged = is_slow && self.below(2) == 0;
         let pick = &mut |n| self.below(n);
         let swapped = self.with_nodes(id, |nodes| {
             let swapped = nodes.swap(statement, swap.clone(), reach, pick);
-            match is_raced {
-                true => of_raced(nodes.swap(statement, swap, reach, pick)),
+            match is_hedged {
+                true => of_hedged(nodes.swap(statement, swap, reach, pick)),
                 false => swapped,
             }
         });

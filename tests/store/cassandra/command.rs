@@ -93,7 +93,8 @@ async fn options_of_tables_that_were_made_otherwise_are_found_and_set() {
     };
     let raw = Raw::of(&world).await;
     raw.run(
-        "ALTER TABLE \"@KEYSPACE@\".\"lock_default\" WITH read_repair = 'NONE' AND gc_grace_seconds = 60; \
+        "ALTER TABLE \"@KEYSPACE@\".\"lock_default\" WITH read_repair = 'NONE' AND gc_grace_seconds = 60 \
+         AND default_time_to_live = 60; \
          ALTER TABLE \"@KEYSPACE@\".\"data_default\" WITH speculative_retry = '99p'",
     )
     .await;
@@ -101,6 +102,7 @@ async fn options_of_tables_that_were_made_otherwise_are_found_and_set() {
     assert_eq!(code, Some(78), "{found}");
     for said in [
         "wrong: lock_default has gc_grace_seconds = 60: ",
+        "wrong: lock_default has default_time_to_live = 60: ",
         "wrong: lock_default has read_repair = 'NONE': ",
         "advice: data_default has speculative_retry = '99p': ",
     ] {
@@ -109,7 +111,7 @@ async fn options_of_tables_that_were_made_otherwise_are_found_and_set() {
     world.apply(&["default"]).await.unwrap();
     let (code, found, _) = world.command(&["check"]).await;
     assert_eq!(code, Some(0), "{found}");
-    for option in ["gc_grace_seconds", "read_repair", "speculative_retry"] {
+    for option in ["gc_grace_seconds", "default_time_to_live", "read_repair", "speculative_retry"] {
         assert!(!found.contains(option), "{found}");
     }
 }

@@ -8,7 +8,9 @@ use fermata::key::KeyState;
 use fermata::lock::{Key, TableName};
 use fermata::store::cassandra::schema::{self, Replication, Schema};
 use fermata::store::cassandra::{CassandraOptions, CassandraStore};
-use fermata::store::{ClusterStore, KeyStore, Life, LifeSwap, REPLICAS_MAX, StoreError};
+use fermata::store::{
+    ClusterStore, ENDED_REPLICAS_MAX, KeyStore, Life, LifeSwap, REPLICAS_MAX, StoreError,
+};
 use futures_util::StreamExt;
 use tokio::task::block_in_place;
 
@@ -43,6 +45,28 @@ async fn all_replicas_are_listed_however_many_pages_they_take_and_too_many_are_a
     raw.put_replica(replica_row(most)).await;
     let listed = store.list_replicas().await;
     assert!(matches!(listed, Err(StoreError::Damaged(_))), "{listed:?}");
+}
+
+/// As processes leave them that start and end again within less than it takes to delete the row of another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn however_many_replicas_ended_the_others_go_on_and_each_start_deletes_some_of_their_rows() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let store = world.store().await;
+    let raw = Raw::of(&world).await;
+    let ended = REPLICAS_MAX as u128 + 1_000;
+    raw.put_ended(10..10 + ended).await;
+    let rows = async || {
+        raw.count("SELECT \"id\" FROM \"@KEYSPACE@\".\"membership\"")
+            .await
+    };
+    let before = rows().await;
+    store.announce_replica(&replica_row(3)).await.unwrap();
+    assert!(rows().await < before);
+    let listed = store.list_replicas().await.unwrap();
+    assert_eq!(listed.len(), ENDED_REPLICAS_MAX + 1);
+    assert!(listed.contains(&replica_row(3)));
 }
 
 /// As when a replica slept for so long that what says that its row was deleted is gone as well.

@@ -5,6 +5,7 @@ use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
 
 use super::World;
+use crate::world::replica;
 
 pub struct Raw {
     session: Session,
@@ -82,6 +83,19 @@ impl Raw {
             row.ttl_ms,
         );
         self.session.query_unpaged(text, &[]).await.unwrap();
+    }
+
+    /// The rows of these replicas, all of them down.
+    pub async fn put_ended(&self, numbers: std::ops::Range<u128>) {
+        let ids: Vec<String> = numbers.map(|number| replica(number).to_string()).collect();
+        for ids in ids.chunks(100) {
+            self.run(&format!(
+                "UPDATE \"@KEYSPACE@\".\"membership\" SET name = '', zone = '', address = '', peer_address = '', version = '', \
+                 started_at = 1, ttl = 1000, life = -1 WHERE part = 'replicas' AND id IN ({})",
+                ids.join(", ")
+            ))
+            .await;
+        }
     }
 
     /// How many rows there are.

@@ -228,7 +228,7 @@ fn row(partition: &Partition, slice: &Slice, seq: i64) -> Row {
 }
 
 /// What is known of a transaction that was sent twice, by the answer to one of them.
-pub fn of_raced(swapped: Result<bool, Fault>) -> Result<bool, Fault> {
+pub fn of_hedged(swapped: Result<bool, Fault>) -> Result<bool, Fault> {
     match swapped {
         // The other one may have been.
         Ok(false) => Err(unknown()),

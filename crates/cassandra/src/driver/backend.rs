@@ -19,8 +19,12 @@ pub(super) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// Who must agree before a statement counts as executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
-    /// A majority.
+    /// A majority of those that [`Majority`] names.
+    ///
+    /// [`Majority`]: crate::options::Majority
     Majority,
+    /// A majority of all nodes that have the partition.
+    Everywhere,
     /// A majority, after what is in flight was settled.
     Serial,
     /// Any one node.
@@ -49,7 +53,7 @@ impl Execution {
     /// Whether it changes something if, and only if, a condition holds.
     #[cfg(feature = "cassandra-cpp")]
     pub fn is_transaction(self) -> bool {
-        self.level == Level::Majority && self.sending == Sending::Once
+        matches!(self.level, Level::Majority | Level::Everywhere) && self.sending == Sending::Once
     }
 }
 

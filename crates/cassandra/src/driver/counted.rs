@@ -26,7 +26,7 @@ impl Counted {
         let counter = match usage {
             Use::Read | Use::AnyRead | Use::SerialRead | Use::SettlingRead => &self.reads,
             Use::Write => &self.writes,
-            Use::Cas | Use::RacedCas(_) => &self.transactions,
+            Use::Cas | Use::CasEverywhere | Use::HedgedCas(_) => &self.transactions,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }

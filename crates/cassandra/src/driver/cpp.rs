@@ -76,7 +76,7 @@ impl Cpp {
 impl Shared {
     fn consistency(&self, level: Level) -> Consistency {
         match (level, self.majority) {
-            (Level::Majority, Majority::Everywhere) => Consistency::QUORUM,
+            (Level::Majority, Majority::Everywhere) | (Level::Everywhere, _) => Consistency::QUORUM,
             (Level::Majority, Majority::OneDatacenter) => Consistency::LOCAL_QUORUM,
             (Level::Serial, Majority::Everywhere) => Consistency::SERIAL,
             (Level::Serial, Majority::OneDatacenter) => Consistency::LOCAL_SERIAL,
@@ -84,8 +84,11 @@ impl Shared {
         }
     }
 
-    fn serial_consistency(&self) -> Consistency {
-        self.consistency(Level::Serial)
+    fn serial_consistency(&self, level: Level) -> Consistency {
+        match level {
+            Level::Everywhere => Consistency::SERIAL,
+            Level::Majority | Level::Serial | Level::One => self.consistency(Level::Serial),
+        }
     }
 }
 

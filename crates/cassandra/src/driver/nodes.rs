@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::Driver;
 use super::backend::{Backend, Node, Silence, Unanswered};
-use super::suspects::Probed;
+use super::failure_detector::Probed;
 use crate::fault::Fault;
 use crate::value::Value;
 

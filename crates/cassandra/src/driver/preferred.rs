@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::suspects::Suspects;
+use super::failure_detector::FailureDetector;
 
 /// So many requests are in flight before they are spread over one node more.
 const AT_ONE_NODE: usize = 64;
@@ -33,7 +33,7 @@ pub(super) struct Preferred {
     in_flight: Arc<AtomicUsize>,
     /// How many were sent, to take turns by.
     sent: AtomicU64,
-    suspects: Arc<Suspects>,
+    failure_detector: Arc<FailureDetector>,
     asked: Mutex<HashMap<Uuid, AskedNode>>,
 }
 
@@ -55,12 +55,12 @@ impl Drop for InFlight {
 
 impl Preferred {
     /// Of the nodes of a partition, ordered by their ids, the one at `first`, counted round and round, is preferred.
-    pub(super) fn new(first: u64, suspects: Arc<Suspects>) -> Preferred {
+    pub(super) fn new(first: u64, failure_detector: Arc<FailureDetector>) -> Preferred {
         Preferred {
             first,
             in_flight: Arc::default(),
             sent: AtomicU64::new(0),
-            suspects,
+            failure_detector,
             asked: Mutex::default(),
         }
     }
@@ -77,7 +77,7 @@ impl Preferred {
 
     /// Whether a node may be preferred, which it is then.
     fn may_prefer(&self, node: Uuid, now: Instant) -> bool {
-        if self.suspects.avoids(node) {
+        if self.failure_detector.avoids(node) {
             return false;
         }
         let mut nodes = self.asked();
@@ -139,7 +139,7 @@ impl Preferred {
         // All are slow, or hang: the one that answered last.
         let asked = self.asked();
         let since = |at: &usize| asked.get(&nodes[*at].0).map_or(now, |asked| asked.since);
-        let avoids = |at: &usize| self.suspects.avoids(nodes[*at].0);
+        let avoids = |at: &usize| self.failure_detector.avoids(nodes[*at].0);
         connected
             .into_iter()
             .rev()

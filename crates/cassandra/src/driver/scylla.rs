@@ -62,7 +62,7 @@ struct PreparedByScylla {
 
 impl HostFilter for Silent {
     fn accept(&self, peer: &Peer) -> bool {
-        !self.leaves_out((peer.address.ip(), peer.address.port()).into())
+        self.admits((peer.address.ip(), peer.address.port()).into())
     }
 }
 
@@ -138,6 +138,10 @@ impl Scylla {
         }
         match (execution.level, self.majority) {
             (Level::Majority, _) => {}
+            (Level::Everywhere, _) => {
+                prepared.set_consistency(Consistency::Quorum);
+                prepared.set_serial_consistency(Some(SerialConsistency::Serial));
+            }
             (Level::Serial, Majority::Everywhere) => {
                 prepared.set_consistency(Consistency::Serial);
             }

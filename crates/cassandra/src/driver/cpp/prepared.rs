@@ -119,7 +119,7 @@ impl PreparedByCpp {
         let unset = |error| not_started(error, Silence::Broken);
         let level = shared.consistency(self.execution.level);
         bound.set_consistency(level).map_err(unset)?;
-        let serial = shared.serial_consistency();
+        let serial = shared.serial_consistency(self.execution.level);
         bound.set_serial_consistency(serial).map_err(unset)?;
         bound.set_statement_request_timeout(Some(within));
         if let Some((page_rows, from)) = paging {

@@ -24,7 +24,7 @@ impl Unanswered {
 
 /// The first result of two, the second of which is asked for once `silence` has come before the first one's. One that does
 /// not say that the transaction `took_effect` says nothing while the other one may have done so before.
-pub(super) async fn raced<T, S>(
+pub(super) async fn hedged<T, S>(
     first: impl Future<Output = Result<T, Unanswered>>,
     silence: impl Future<Output = ()>,
     second: impl FnOnce() -> S,
@@ -88,24 +88,24 @@ mod tests {
     async fn the_second_one_is_not_asked_before_the_first_one_is_silent() {
         let never = || -> std::future::Ready<Result<u8, Unanswered>> { panic!("asked") };
         assert_eq!(
-            raced(ready(Ok(1)), pending(), never, |_| false).await,
+            hedged(ready(Ok(1)), pending(), never, |_| false).await,
             Ok(1)
         );
         let refused = || unanswered(Fault::Refused, Silence::Answered);
-        let answer = raced(ready(Err(refused())), pending(), never, |_| false).await;
+        let answer = hedged(ready(Err(refused())), pending(), never, |_| false).await;
         assert_eq!(answer, Err(refused()));
     }
 
     #[tokio::test]
     async fn the_first_result_counts_whoever_has_it() {
-        let answer = raced(pending(), ready(()), || ready(Ok(2)), |_| true).await;
+        let answer = hedged(pending(), ready(()), || ready(Ok(2)), |_| true).await;
         assert_eq!(answer, Ok(2));
         let failed = || ready(Err(unanswered(Fault::Unknown, Silence::TimedOut)));
         let first = async {
             tokio::task::yield_now().await;
             Ok(1)
         };
-        assert_eq!(raced(first, ready(()), failed, |_| true).await, Ok(1));
+        assert_eq!(hedged(first, ready(()), failed, |_| true).await, Ok(1));
     }
 
     #[tokio::test]
@@ -123,7 +123,9 @@ mod tests {
                 Err::<u8, _>(unanswered(first, Silence::Unreached))
             };
             let second = || ready(Err(unanswered(second, Silence::TimedOut)));
-            let both = raced(first, ready(()), second, |_| true).await.unwrap_err();
+            let both = hedged(first, ready(()), second, |_| true)
+                .await
+                .unwrap_err();
             assert!(both.fault.is_unknown());
             // One of them was asked: no third one is.
             assert_ne!(both.silence, Silence::Unreached);
@@ -133,7 +135,7 @@ mod tests {
     #[tokio::test]
     async fn who_did_not_apply_it_says_nothing_while_the_other_one_may_have() {
         let no = |_: &u8| false;
-        let answer = raced(pending(), ready(()), || ready(Ok(1)), no).await;
+        let answer = hedged(pending(), ready(()), || ready(Ok(1)), no).await;
         assert!(answer.unwrap_err().fault.is_unknown());
         for (fault, is_sure) in [
             (Fault::Unknown as fn(String) -> Fault, false),
@@ -147,7 +149,7 @@ mod tests {
                 Ok(1)
             };
             let second = || ready(Err(unanswered(fault, Silence::Broken)));
-            let answer = raced(late, ready(()), second, no).await;
+            let answer = hedged(late, ready(()), second, no).await;
             assert_eq!(answer.is_ok(), is_sure, "{answer:?}");
         }
     }

@@ -33,7 +33,7 @@ pub(super) enum Probed {
 
 /// The nodes whose last request, or more, timed out. All probing ends with this.
 #[derive(Debug, Default)]
-pub(super) struct Suspects {
+pub(super) struct FailureDetector {
     nodes: Mutex<HashMap<Uuid, Suspect>>,
     /// When each node answered last.
     answers: Mutex<HashMap<Uuid, Instant>>,
@@ -58,7 +58,7 @@ impl Drop for Avoided {
     }
 }
 
-impl Suspects {
+impl FailureDetector {
     fn lock(&self) -> MutexGuard<'_, HashMap<Uuid, Suspect>> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -74,7 +74,7 @@ impl Suspects {
     /// The node at this address let a request time out. Once it is avoided, `probe` asks it for a renewal; that
     /// must end in bounded time.
     pub(super) fn timed_out<F>(
-        self: &Arc<Suspects>,
+        self: &Arc<FailureDetector>,
         node: Uuid,
         address: String,
         probe: impl Fn() -> F + Send + Sync + 'static,
@@ -147,7 +147,7 @@ fn note_return(node: Uuid, avoided: Option<Avoided>) {
     }
 }
 
-async fn until_answered<F>(suspects: Weak<Suspects>, node: Uuid, probe: impl Fn() -> F)
+async fn until_answered<F>(detector: Weak<FailureDetector>, node: Uuid, probe: impl Fn() -> F)
 where
     F: Future<Output = Probed>,
 {
@@ -158,12 +158,12 @@ where
             probed => break probed,
         }
     };
-    let Some(suspects) = suspects.upgrade() else {
+    let Some(detector) = detector.upgrade() else {
         return;
     };
     match probed {
-        Probed::Answered => suspects.answered_probe(node),
-        Probed::Silent | Probed::Gone => drop(suspects.lock().remove(&node)),
+        Probed::Answered => detector.answered_probe(node),
+        Probed::Silent | Probed::Gone => drop(detector.lock().remove(&node)),
     }
 }
 
@@ -198,9 +198,9 @@ mod tests {
             self.count.load(Ordering::Relaxed)
         }
 
-        fn times_out(self: &Arc<Probes>, suspects: &Arc<Suspects>) {
+        fn times_out(self: &Arc<Probes>, detector: &Arc<FailureDetector>) {
             let probes = Arc::clone(self);
-            suspects.timed_out(NODE, "here".to_owned(), move || {
+            detector.timed_out(NODE, "here".to_owned(), move || {
                 probes.count.fetch_add(1, Ordering::Relaxed);
                 std::future::ready(*probes.comes_to.lock().unwrap())
             });
@@ -209,62 +209,62 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_node_is_avoided_after_two_time_outs_without_an_answer_between() {
-        let (suspects, probes) = (Arc::new(Suspects::default()), Probes::silent());
-        probes.times_out(&suspects);
-        suspects.answered(NODE);
-        probes.times_out(&suspects);
-        suspects.answered(OTHER);
-        assert!(!suspects.avoids(NODE));
-        probes.times_out(&suspects);
-        assert!(suspects.avoids(NODE) && !suspects.avoids(OTHER));
+        let (detector, probes) = (Arc::new(FailureDetector::default()), Probes::silent());
+        probes.times_out(&detector);
+        detector.answered(NODE);
+        probes.times_out(&detector);
+        detector.answered(OTHER);
+        assert!(!detector.avoids(NODE));
+        probes.times_out(&detector);
+        assert!(detector.avoids(NODE) && !detector.avoids(OTHER));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_node_is_avoided_for_however_long_it_is_silent_and_asked_soon_after() {
-        let (suspects, probes) = (Arc::new(Suspects::default()), Probes::silent());
-        probes.times_out(&suspects);
-        probes.times_out(&suspects);
+        let (detector, probes) = (Arc::new(FailureDetector::default()), Probes::silent());
+        probes.times_out(&detector);
+        probes.times_out(&detector);
         sleep(Duration::from_secs(3_600)).await;
-        assert!(suspects.avoids(NODE));
+        assert!(detector.avoids(NODE));
         probes.come_to(Probed::Answered);
         sleep(2 * PROBE_PAUSE).await;
-        assert!(!suspects.avoids(NODE));
+        assert!(!detector.avoids(NODE));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_node_that_answers_probes_only_is_avoided_again_after_one_time_out() {
-        let (suspects, probes) = (Arc::new(Suspects::default()), Probes::silent());
+        let (detector, probes) = (Arc::new(FailureDetector::default()), Probes::silent());
         probes.come_to(Probed::Answered);
-        probes.times_out(&suspects);
-        probes.times_out(&suspects);
+        probes.times_out(&detector);
+        probes.times_out(&detector);
         sleep(2 * AVOIDED_MIN).await;
-        assert!(!suspects.avoids(NODE));
-        probes.times_out(&suspects);
-        assert!(suspects.avoids(NODE));
+        assert!(!detector.avoids(NODE));
+        probes.times_out(&detector);
+        assert!(detector.avoids(NODE));
         sleep(2 * AVOIDED_MIN).await;
         // With an answer to a request it counts anew.
-        suspects.answered(NODE);
-        probes.times_out(&suspects);
-        assert!(!suspects.avoids(NODE));
+        detector.answered(NODE);
+        probes.times_out(&detector);
+        assert!(!detector.avoids(NODE));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_node_that_is_only_slow_is_not_asked_again_at_once() {
-        let (suspects, probes) = (Arc::new(Suspects::default()), Probes::silent());
+        let (detector, probes) = (Arc::new(FailureDetector::default()), Probes::silent());
         probes.come_to(Probed::Answered);
-        probes.times_out(&suspects);
-        probes.times_out(&suspects);
+        probes.times_out(&detector);
+        probes.times_out(&detector);
         sleep(AVOIDED_MIN - Duration::from_millis(10)).await;
-        assert!(suspects.avoids(NODE));
+        assert!(detector.avoids(NODE));
         sleep(Duration::from_millis(20)).await;
-        assert!(!suspects.avoids(NODE));
+        assert!(!detector.avoids(NODE));
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_probe_a_second_is_sent_however_many_requests_time_out() {
-        let (suspects, probes) = (Arc::new(Suspects::default()), Probes::silent());
+        let (detector, probes) = (Arc::new(FailureDetector::default()), Probes::silent());
         for _ in 0..100 {
-            probes.times_out(&suspects);
+            probes.times_out(&detector);
         }
         sleep(AVOIDED_MIN + Duration::from_millis(10_500)).await;
         assert_eq!(probes.count(), 11);
@@ -272,33 +272,33 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn probing_ends_with_an_answer_to_a_live_request() {
-        let (suspects, probes) = (Arc::new(Suspects::default()), Probes::silent());
-        probes.times_out(&suspects);
-        probes.times_out(&suspects);
-        suspects.answered(NODE);
-        assert!(!suspects.avoids(NODE));
+        let (detector, probes) = (Arc::new(FailureDetector::default()), Probes::silent());
+        probes.times_out(&detector);
+        probes.times_out(&detector);
+        detector.answered(NODE);
+        assert!(!detector.avoids(NODE));
         sleep(2 * AVOIDED_MIN).await;
         assert_eq!((probes.count(), Arc::strong_count(&probes)), (0, 1));
     }
 
     #[tokio::test(start_paused = true)]
     async fn probing_ends_where_the_node_left_the_cluster() {
-        let (suspects, probes) = (Arc::new(Suspects::default()), Probes::silent());
+        let (detector, probes) = (Arc::new(FailureDetector::default()), Probes::silent());
         probes.come_to(Probed::Gone);
-        probes.times_out(&suspects);
-        probes.times_out(&suspects);
+        probes.times_out(&detector);
+        probes.times_out(&detector);
         sleep(2 * AVOIDED_MIN).await;
         assert_eq!((probes.count(), Arc::strong_count(&probes)), (1, 1));
-        assert!(suspects.lock().is_empty());
+        assert!(detector.lock().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn probing_ends_with_its_owner() {
-        let (suspects, probes) = (Arc::new(Suspects::default()), Probes::silent());
-        probes.times_out(&suspects);
-        probes.times_out(&suspects);
+        let (detector, probes) = (Arc::new(FailureDetector::default()), Probes::silent());
+        probes.times_out(&detector);
+        probes.times_out(&detector);
         sleep(2 * AVOIDED_MIN).await;
-        drop(suspects);
+        drop(detector);
         let sent = probes.count();
         sleep(2 * AVOIDED_MIN).await;
         assert_eq!((probes.count(), Arc::strong_count(&probes)), (sent, 1));
@@ -306,16 +306,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_noted_is_bounded() {
-        let suspects = Arc::new(Suspects::default());
+        let detector = Arc::new(FailureDetector::default());
         // Those that timed out once give way; those that are avoided do not.
         for time_outs in [1, 2] {
             for number in 0..2 * SUSPECTS_MAX as u128 {
                 for _ in 0..time_outs {
                     let silent = || std::future::ready(Probed::Silent);
-                    suspects.timed_out(Uuid::from_u128(number), String::new(), silent);
+                    detector.timed_out(Uuid::from_u128(number), String::new(), silent);
                 }
             }
-            assert!(suspects.lock().len() <= SUSPECTS_MAX);
+            assert!(detector.lock().len() <= SUSPECTS_MAX);
         }
     }
 }
