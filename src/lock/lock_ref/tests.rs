@@ -65,6 +65,8 @@ fn all_that_could_be_mistaken_in_a_key_is_percent_encoded() {
 
 #[test]
 fn the_name_of_an_entry_is_no_lock_ref_and_the_other_way_round() {
+    let name: EntryName = "default/k#17".parse().unwrap();
+    assert_eq!(format!("{name} {name:?}"), "default/k#17 default/k#17");
     assert_eq!(fault("default/k#17"), "it has no '.' after the number");
     let refused = format!("default/k#17.{NONE}").parse::<EntryName>();
     let refused = refused.map_err(|error| error.to_string());
