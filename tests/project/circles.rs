@@ -27,7 +27,7 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("crates/client/src", &["fault", "lost"]),
     ("crates/client/src", &["lease", "renewal"]),
     ("crates/client/src/pipeline", &[HEAD, "sending"]),
-    ("src/cli", &["hold", "lock"]),
+    ("src/cli", &["hold", "lock", "waiting"]),
     ("src/cli/locks", &[HEAD, "ls", "show", "top"]),
     ("src/cli/locks/top", &[HEAD, "live"]),
     ("src/cli/serve", &[HEAD, "parts"]),
@@ -42,9 +42,7 @@ const KNOWN: &[(&str, &[&str])] = &[
     ),
     (
         "src/rpc/budget",
-        &[
-            "account", "accounts", "charge", "share_of", "unread", "unsent",
-        ],
+        &["account", "accounts", "answer", "share_of"],
     ),
 ];
 
