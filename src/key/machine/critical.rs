@@ -56,8 +56,8 @@ impl Machine {
             let Phase::Held { synced } = holder.phase else {
                 return;
             };
-            let is_get = |critical: &mut Critical| matches!(critical.kind, CriticalKind::Get);
-            if holder.writes.are_open() && holder.queued.front_mut().is_some_and(is_get) {
+            let is_get = |critical: &Critical| matches!(critical.kind, CriticalKind::Get);
+            if holder.writes.are_open() && holder.queued.front().is_some_and(is_get) {
                 return self.settle(out);
             }
             let Some(critical) = holder.queued.pop_front() else {

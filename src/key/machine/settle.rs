@@ -129,8 +129,10 @@ impl Machine {
             return;
         };
         let seq = holder.seq;
-        let is_get = |critical: &mut Critical| matches!(critical.kind, CriticalKind::Get);
-        while let Some(get) = holder.queued.pop_front_if(is_get) {
+        let is_get = |critical: &Critical| matches!(critical.kind, CriticalKind::Get);
+        while holder.queued.front().is_some_and(is_get)
+            && let Some(get) = holder.queued.pop_front()
+        {
             fail(get.call, why.clone(), out);
         }
         let reads = |ask: &mut Ask| ask.seq == seq && ask.read_value;

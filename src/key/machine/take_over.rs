@@ -28,7 +28,7 @@ pub(super) struct Taking {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct SentTakeOver {
     /// What this replica knows as the home once it applied.
-    state: KeyState,
+    state: Box<KeyState>,
     row: Arc<KeyState>,
     /// The entries that it makes, and who waits for them.
     created: Vec<Created>,
@@ -204,7 +204,7 @@ impl Machine {
             let row = Arc::new(next.of(&state));
             state.version = row.version;
             taking.sent = Some(SentTakeOver {
-                state,
+                state: Box::new(state),
                 row,
                 created,
                 in_doubt: false,
@@ -278,7 +278,7 @@ impl Machine {
             return;
         };
         self.tries = 0;
-        let states = (sent.state, sent.row);
+        let states = (*sent.state, sent.row);
         self.serve(cx, (found.home, home), states, found.kept, out);
         let Some(serving) = self.serving_mut() else {
             return;

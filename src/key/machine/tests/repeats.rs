@@ -148,18 +148,18 @@ fn a_put_that_comes_after_the_release_is_said_not_to_be_written() {
 
 #[test]
 fn what_became_of_a_put_of_which_this_home_knows_nothing_is_not_told() {
-    let unknown = CallError {
+    let unknown = || CallError {
         why: RELEASED,
         may_have_written: true,
     };
     // Another put was written.
     let mut world = released(release_with(held(1, NOW_US), 5));
     let effects = world.calls(release_with(held(1, NOW_US), 4));
-    assert_eq!(errors(&effects), [unknown.clone()]);
+    assert_eq!(errors(&effects), [unknown()]);
     // An earlier try was under another grant.
     let mut world = released(release(held(1, NOW_US)));
     let effects = world.calls(release_with(held(1, NOW_US - 1), 1));
-    assert_eq!(errors(&effects), [unknown.clone()]);
+    assert_eq!(errors(&effects), [unknown()]);
     // An earlier try was of unknown outcome.
     let mut world = World::serving(&[new_entry(1)]);
     let (io, _) = write(&world.calls(release_with(held(1, NOW_US), 1)));
@@ -168,7 +168,7 @@ fn what_became_of_a_put_of_which_this_home_knows_nothing_is_not_told() {
     world.calls(release(held(1, NOW_US)));
     world.on(Event::Swapped(SwapOutcome::Applied));
     let effects = world.calls(release_with(held(1, NOW_US), 1));
-    assert_eq!(errors(&effects), [unknown.clone()]);
+    assert_eq!(errors(&effects), [unknown()]);
     // It was released at the home before.
     let row = Arc::clone(released(release(held(1, NOW_US))).row());
     let mut next = World::new();
@@ -177,5 +177,5 @@ fn what_became_of_a_put_of_which_this_home_knows_nothing_is_not_told() {
     let effects = next.on(loaded(&row));
     assert_eq!(errors(&effects), []);
     let effects = next.on(Event::Swapped(SwapOutcome::Applied));
-    assert_eq!(errors(&effects), [unknown]);
+    assert_eq!(errors(&effects), [unknown()]);
 }
