@@ -24,9 +24,12 @@ mod hammered;
 #[path = "../support/history/mod.rs"]
 mod history;
 mod kills;
+mod lossy;
 mod moving;
 #[allow(dead_code, reason = "the soak uses more of it")]
 mod network;
+#[path = "../support/cql_proxy.rs"]
+mod proxy;
 #[allow(dead_code, reason = "the soak uses more of it")]
 mod replica;
 mod restored;

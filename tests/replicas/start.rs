@@ -46,13 +46,17 @@ async fn waits(replica: &Replica) {
 }
 
 async fn becomes_ready(replica: &Replica) {
+    is_healthy(replica).await;
+    create(replica).await.unwrap();
+}
+
+async fn is_healthy(replica: &Replica) {
     block_in_place(|| replica.serving());
     let until = std::time::Instant::now() + PATIENCE;
     while health(replica, "").await != ServingStatus::Serving {
         assert!(std::time::Instant::now() < until, "it is not ready");
         sleep(Duration::from_millis(50)).await;
     }
-    create(replica).await.unwrap();
 }
 
 /// Waits until its log says so.
@@ -120,13 +124,14 @@ impl Drop for Hanging {
 async fn starts(node: usize, setup: Setup) {
     let begun = Instant::now();
     let replica = Replica::start(setup);
-    becomes_ready(&replica).await;
+    is_healthy(&replica).await;
     let took = begun.elapsed();
     println!("node {node} hangs: ready after {took:.1?}");
     assert!(
         took < START_HELD_UP_MAX,
         "node {node} hangs: ready after {took:.1?}"
     );
+    create(&replica).await.unwrap();
 }
 
 /// Renews a session whose replica was just killed, at another one, until that has taken it over.
