@@ -3,7 +3,7 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::world::{World, until};
+use super::world::{World, lives, until};
 
 pub fn send(pid: i32, signal: Signal) {
     kill(Pid::from_raw(pid), signal).unwrap();
