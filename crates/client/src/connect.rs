@@ -28,6 +28,7 @@ use super::fault::{ServerError, no_answer_within, rounded};
 use super::homes::{self, Homes};
 use super::keep_alive::{KeepAliveLink, KeepAlives};
 use super::last_failure::LastFailure;
+use super::not_grpc;
 use super::options::ClientOptions;
 use super::pipeline::{Call, Pipeline};
 use super::retry::{Backoff, Verdict, is_for_elsewhere, judge};
@@ -417,7 +418,7 @@ impl Client {
         let token = self.metadata().sent_token();
         let sent = self.now();
         let result = match tokio::time::timeout(timeout, op(attempt)).await {
-            Ok(result) => result,
+            Ok(result) => result.map_err(not_grpc::of_answer),
             Err(_) => Err(no_answer_within(timeout)),
         };
         match result {
