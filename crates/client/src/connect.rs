@@ -499,6 +499,9 @@ impl Client {
             let Verdict::Repeat { not_before, .. } = judge(&status) else {
                 return Err(status);
             };
+            if self.shared.connections.all_hear_tls() {
+                return Err(status);
+            }
             // One that was cut short says less than the one before; but where that was a refusal, this one may have been done.
             let is_cut_short = timeout < self.shared.options.attempt_timeout
                 && status.code() == Code::DeadlineExceeded;
