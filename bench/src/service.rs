@@ -210,11 +210,15 @@ impl Replica {
             give_up: true,
             ..AcquireLockRequest::default()
         };
-        let acquired = self.locks().acquire_lock(Request::new(ask)).await;
-        let acquired = self.done("AcquireLock", acquired)?;
-        match acquired.state() {
-            LockState::Held => Ok(acquired),
-            _ => self.done("AcquireLock", Err(Status::aborted("an hour has passed"))),
+        loop {
+            let acquired = self.locks().acquire_lock(Request::new(ask.clone())).await;
+            let acquired = self.done("AcquireLock", acquired)?;
+            match acquired.state() {
+                LockState::Held => return Ok(acquired),
+                // Asked again it is renewed.
+                LockState::Waiting => {}
+                _ => return self.done("AcquireLock", Err(Status::aborted("an hour has passed"))),
+            }
         }
     }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fermata_proto::{self as proto, DOMAIN};
 use tonic::body::Body;
+use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 use tonic_types::{
     BadRequest, ErrorDetails, FieldViolation, QuotaFailure, QuotaViolation, StatusExt,
@@ -30,6 +31,14 @@ const RETRY_STORE: Duration = Duration::from_millis(250);
 const RETRY_ELSEWHERE: Duration = Duration::from_millis(50);
 /// When to repeat a call that met a limit.
 const RETRY_LIMIT: Duration = Duration::from_secs(1);
+
+/// In what the library says of a message that it cannot read.
+const UNREADABLE: [&str; 4] = [
+    "Missing request message",
+    "Unexpected EOF decoding stream",
+    "invalid compression flag",
+    "compressed-flag",
+];
 
 /// What is said of overload: so long, or a multiple of it.
 const AGAIN_STEP: Duration = Duration::from_millis(100);
@@ -542,36 +551,28 @@ pub fn untaken() -> Status {
 pub fn of_library(code: Code, message: &str, message_bytes_max: usize) -> Option<Status> {
     // What tonic writes is in its src/codec/decode.rs and src/server/grpc.rs; a test sends each.
     match code {
-        Code::OutOfRange if message.contains("message length too large") => Some(
-            StatusBuilder::new(
-                Code::InvalidArgument,
-                format!(
-                    "the message is larger than limits.message_bytes_max, {message_bytes_max} bytes"
-                ),
-                "TOO_LARGE",
-            )
-            .with("limit", "limits.message_bytes_max")
-            .with("max", message_bytes_max)
-            .violation("")
-            .status(),
-        ),
-        Code::Internal
-            if message.contains("Missing request message")
-                || message.contains("Unexpected EOF decoding stream")
-                || message.contains("invalid compression flag")
-                || message.contains("compressed-flag") =>
-        {
-            Some(
-                StatusBuilder::new(
-                    Code::InvalidArgument,
-                    format!("the message cannot be read: {message}"),
-                    "MALFORMED",
-                )
-                .violation("")
-                .status(),
-            )
+        Code::OutOfRange if message.contains("message length too large") => {
+            let (limit, max) = ("limits.message_bytes_max", message_bytes_max);
+            let words = format!("the message is larger than {limit}, {max} bytes");
+            let too_large = StatusBuilder::new(Code::InvalidArgument, words, "TOO_LARGE");
+            let too_large = too_large.with("limit", limit).with("max", max);
+            Some(too_large.violation("").status())
+        }
+        Code::Internal if UNREADABLE.iter().any(|words| message.contains(words)) => {
+            let words = format!("the message cannot be read: {message}");
+            let malformed = StatusBuilder::new(Code::InvalidArgument, words, "MALFORMED");
+            Some(malformed.violation("").status())
         }
         Code::Cancelled if message == "Timeout expired" => Some(outcome_unknown()),
+        Code::Unimplemented if message.contains("Content is compressed") => {
+            let words = format!("{message}: send it without compression");
+            let mut status = StatusBuilder::new(code, words, "COMPRESSED").status();
+            let accepted = MetadataValue::from_static("identity");
+            status
+                .metadata_mut()
+                .insert("grpc-accept-encoding", accepted);
+            Some(status)
+        }
         Code::Ok
         | Code::Cancelled
         | Code::Unknown

@@ -114,7 +114,7 @@ async fn handshake(
             });
         }
         Ok(Err((error, io))) => {
-            let why = tls::distrust(&error, "the caller");
+            let why = tls::distrust(&error, "the caller", tls::NAMED_CA);
             tokio::select! {
                 biased;
                 () = Arc::clone(counted.account()).until_cut() => {}

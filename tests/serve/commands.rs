@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use nix::sys::signal::Signal;
+use tokio::time::timeout;
 
 use super::certificates::Authority;
 use super::process::Ends;
-use super::secured::{EVERYTHING, Files, Server, replace, token, until};
+use super::secured::{EVERYTHING, Files, PATIENCE, Server, replace, token, until};
 
 /// The keys of one table that begin so are for one identity.
 const OWN_KEYS: &str = r#"
@@ -124,6 +125,37 @@ async fn commands_are_known_by_token_or_certificate_and_end_with_77_where_nothin
     let refused = nobody.args(["get", "own/k"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(77), "{}", said(&refused));
     assert_says(&refused, "(LOGIN_MISSING)");
+}
+
+#[test]
+fn without_a_named_ca_those_of_the_system_are_trusted() {
+    let (ours, other) = (Authority::named("ours"), Authority::named("other"));
+    let server = Server::start(Files::new(&ours, &[&token("billing")], EVERYTHING));
+    let health = |trusted: &Authority| {
+        let mut health = fermata(&server.endpoint);
+        health.env("SSL_CERT_FILE", trusted.file());
+        health.args(["health", "--timeout", "2s"]).output().unwrap()
+    };
+    let serves = health(&ours);
+    assert_eq!(serves.status.code(), Some(0), "{}", said(&serves));
+    let distrusted = health(&other);
+    assert_eq!(distrusted.status.code(), Some(69), "{}", said(&distrusted));
+    assert_says(&distrusted, "not signed by a CA that this system trusts");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn that_a_server_speaks_tls_is_not_tried_again() {
+    let authority = Authority::named("ours");
+    let server = Server::start(Files::new(&authority, &[&token("billing")], EVERYTHING));
+    let health = fermata(&server.endpoint.replace("https", "http"));
+    let mut health = tokio::process::Command::from(health);
+    health
+        .args(["health", "--timeout", "1h"])
+        .kill_on_drop(true);
+    let ended = timeout(PATIENCE, health.output()).await;
+    let ended = ended.unwrap().unwrap();
+    assert_eq!(ended.status.code(), Some(69), "{}", said(&ended));
+    assert_says(&ended, "(the server speaks TLS: https://)");
 }
 
 /// Which of both it was, an operator must not have to guess at night.

@@ -9,6 +9,7 @@ use super::connect::Client;
 use super::connections::LongCallStream;
 use super::error::CallError;
 use super::fault::{Fault, no_answer_within};
+use super::not_grpc;
 use super::secret_text::public_part;
 
 /// How many a page asks for.
@@ -245,7 +246,7 @@ impl Backup {
     /// The next part of the file; `None` after the last. With an error the backup is not whole.
     pub async fn next(&mut self) -> Result<Option<Bytes>, CallError> {
         let part = self.parts.message().await;
-        let part = part.map_err(|status| Fault::new(&status))?;
+        let part = part.map_err(|status| Fault::new(&not_grpc::of_answer(status)))?;
         Ok(part.map(|part| part.part))
     }
 }
@@ -261,7 +262,8 @@ impl Client {
         let mut admin = attempt.admin();
         let begun = tokio::time::timeout(within, admin.backup(request)).await;
         let parts = begun.unwrap_or_else(|_| Err(no_answer_within(within)));
-        let parts = parts.map_err(|status| Fault::new(&self.named(at, status)))?;
+        let named = |status| self.named(at, not_grpc::of_answer(status));
+        let parts = parts.map_err(|status| Fault::new(&named(status)))?;
         let parts = parts.into_inner();
         Ok(Backup {
             parts,

@@ -28,6 +28,7 @@ use super::fault::{ServerError, no_answer_within, rounded};
 use super::homes::{self, Homes};
 use super::keep_alive::{KeepAliveLink, KeepAlives};
 use super::last_failure::LastFailure;
+use super::not_grpc;
 use super::options::ClientOptions;
 use super::pipeline::{Call, Pipeline};
 use super::retry::{Backoff, Verdict, is_for_elsewhere, judge};
@@ -417,7 +418,7 @@ impl Client {
         let token = self.metadata().sent_token();
         let sent = self.now();
         let result = match tokio::time::timeout(timeout, op(attempt)).await {
-            Ok(result) => result,
+            Ok(result) => result.map_err(not_grpc::of_answer),
             Err(_) => Err(no_answer_within(timeout)),
         };
         match result {
@@ -498,6 +499,9 @@ impl Client {
             let Verdict::Repeat { not_before, .. } = judge(&status) else {
                 return Err(status);
             };
+            if self.shared.connections.all_hear_tls() {
+                return Err(status);
+            }
             // One that was cut short says less than the one before; but where that was a refusal, this one may have been done.
             let is_cut_short = timeout < self.shared.options.attempt_timeout
                 && status.code() == Code::DeadlineExceeded;

@@ -125,6 +125,11 @@ impl Connections {
         self.replica(at).hears_tls.load(Ordering::Relaxed)
     }
 
+    /// Whether all do: no call gets through until the endpoints are corrected.
+    pub(super) fn all_hear_tls(&self) -> bool {
+        (0..self.len()).all(|at| self.hears_tls(at))
+    }
+
     /// The number of the replica that is reached at this address, `HOST:PORT`.
     pub(super) fn at_address(&self, address: &str) -> Option<usize> {
         let is_there = |replica: &Replica| {

@@ -23,7 +23,7 @@ use super::session::Session;
 /// An entry in the queue of a key. Wait for the lock with [`QueueEntry::wait`], or give it up; a dropped entry is
 /// released in the background.
 ///
-/// Outside a session nothing but a wait in flight keeps an entry alive: between two of them it lives no
+/// Outside a session nothing but the calls of a wait keeps an entry alive: between two waits it lives no
 /// longer than its TTL.
 #[must_use = "a dropped entry is released"]
 pub struct QueueEntry {

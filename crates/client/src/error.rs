@@ -19,8 +19,8 @@ pub enum ConnectError {
         /// What is wrong with it.
         why: String,
     },
-    /// An `https://` endpoint needs [`ClientOptions::tls`](crate::ClientOptions::tls).
-    #[error("{endpoint:?} needs the CA that the certificate of its server is signed by")]
+    /// An `https://` endpoint on a system that trusts no CA needs [`ClientOptions::tls`](crate::ClientOptions::tls).
+    #[error("{endpoint:?} needs a CA, and this system has no CA certificates")]
     NoCa {
         /// What was given.
         endpoint: String,

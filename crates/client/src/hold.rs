@@ -7,7 +7,6 @@ use tonic::Status;
 
 use super::answer::{LockStatus, Renewed};
 use super::entry::{EntryPhase, QueueEntry};
-use super::fault::Fault;
 use super::guard::LockGuard;
 use super::lease::{Lease, LeaseState};
 use super::session::Session;
@@ -25,6 +24,7 @@ impl QueueEntry {
             return Ok(None);
         };
         let promise = self.known.promise;
+        let has_ended = promise.validity.has_ended(self.client.now());
         let lease = match &self.session {
             Some(session) => match session.lease().state() {
                 LeaseState::Live(_) => Some(Arc::clone(session.lease())),
@@ -32,7 +32,8 @@ impl QueueEntry {
             },
             None => None,
         };
-        if promise.validity.has_ended(self.client.now()) {
+        // A session is renewed by itself, and a durable lock is as safe as that.
+        if has_ended && (lease.is_none() || !promise.durable) {
             return Err(WaitBroken::Call(Status::deadline_exceeded(
                 "the answer came after the end of what it promised",
             )));
@@ -57,8 +58,8 @@ impl QueueEntry {
         )))
     }
 
-    /// Asks again where little or nothing is left of what was promised: it counts from when the call was sent, which may have
-    /// waited for long.
+    /// Asks again where the lock is not durable, and little or nothing is left of what was promised: it counts from when the call
+    /// was sent, which may have waited for long. (What lives by its lease is renewed soon enough.)
     async fn freshen(&mut self) -> Result<(), WaitBroken> {
         let grace = self.session.as_ref().and_then(Session::disconnect_grace);
         let now = self.client.now();
@@ -68,43 +69,6 @@ impl QueueEntry {
         if !durable && validity.left(now) < least {
             let acquired = self.ask().await?;
             self.note(acquired);
-        }
-        match self.known.promise.durable {
-            true => self.freshen_durable(full).await,
-            // No renewal of its lease says how long it is safe from a crash of its home.
-            false => Ok(()),
-        }
-    }
-
-    /// The same of a lock that is as safe as its lease: that is renewed, unless it is a session, which is renewed by itself and
-    /// has more left.
-    async fn freshen_durable(&mut self, full: Duration) -> Result<(), WaitBroken> {
-        let mut validity = self.known.promise.validity;
-        let lease_id = match &self.session {
-            Some(session) => {
-                if let LeaseState::Live(of_session) = session.lease().state() {
-                    validity = validity.or_later(of_session);
-                }
-                session.text()
-            }
-            None => &self.known.session,
-        };
-        if validity.left(self.client.now()) < full / 2 {
-            let renewal = self.client.renew_within(lease_id, self.attempt_max());
-            match self.within_session(renewal).await {
-                Ok(renewed) => validity = validity.or_later(renewed.validity),
-                Err(WaitBroken::Ended(lost)) => return Err(WaitBroken::Ended(lost)),
-                Err(WaitBroken::Call(status)) => match Fault::new(&status).ended() {
-                    Ok(lost) => return Err(WaitBroken::Ended(lost)),
-                    // What was promised stands.
-                    Err(_) if !validity.has_ended(self.client.now()) => {}
-                    Err(_) => return Err(WaitBroken::Call(status)),
-                },
-            }
-        }
-        self.known.promise.validity = validity;
-        if let Some(session) = &self.session {
-            session.lease().extend(validity);
         }
         Ok(())
     }

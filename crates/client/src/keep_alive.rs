@@ -17,6 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
 use super::connect::Client;
+use super::not_grpc;
 use super::retry::{Verdict, judge};
 
 /// How many renewals may be in flight, as many as a server takes; further ones wait for their turn.
@@ -168,7 +169,7 @@ impl Keeper {
                 biased;
                 answer = next_answer(&mut self.stream) => match answer {
                     Ok(answer) => self.answered(answer),
-                    Err(status) => self.failed(&status),
+                    Err(status) => self.failed(&not_grpc::of_answer(status)),
                 },
                 () = until(answer_by) => self.broken(),
                 ask = self.asks.recv(), if has_room => match ask {

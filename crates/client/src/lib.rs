@@ -72,6 +72,7 @@ mod keep_alive;
 mod last_failure;
 mod lease;
 mod lost;
+mod not_grpc;
 mod options;
 mod pipeline;
 mod progress;

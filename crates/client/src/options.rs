@@ -50,7 +50,7 @@ pub struct ClientOptions {
     /// The token by which the service knows this client. `None` where it takes calls of everybody, or knows its clients by
     /// their certificates.
     pub token: Option<Token>,
-    /// How `https://` endpoints are connected to, which need it.
+    /// How `https://` endpoints are connected to; `None` trusts the CAs of the system.
     pub tls: Option<Tls>,
 }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use fermata_files::ReloadingFile;
 use fermata_tls::{self as tls, FileError};
-use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -19,8 +19,8 @@ const HTTP2: &[u8] = b"h2";
 
 /// How `https://` endpoints are connected to. Clones share it.
 ///
-/// The files are read again for each connection, so that certificates may be replaced; where they cannot be used then, what was
-/// read last is.
+/// What is named is read again for each connection, so that certificates may be replaced; where it cannot be used then, what
+/// was read last is.
 #[derive(Clone)]
 pub struct Tls {
     files: Arc<Files>,
@@ -28,7 +28,8 @@ pub struct Tls {
 }
 
 struct Files {
-    ca: PathBuf,
+    /// `None`: what the system trusts.
+    ca: Option<PathBuf>,
     /// The client's own, and its key.
     own: Option<(PathBuf, PathBuf)>,
 }
@@ -40,7 +41,16 @@ impl Tls {
         ca_file: impl Into<PathBuf>,
         own: Option<(PathBuf, PathBuf)>,
     ) -> Result<Tls, FileError> {
-        let ca = ca_file.into();
+        Tls::of(Some(ca_file.into()), own)
+    }
+
+    /// Trusts servers whose certificates are signed by a CA that this system trusts (where OpenSSL looks, or in `SSL_CERT_FILE`);
+    /// shows the certificate of these files, as above.
+    pub fn from_system(own: Option<(PathBuf, PathBuf)>) -> Result<Tls, FileError> {
+        Tls::of(None, own)
+    }
+
+    fn of(ca: Option<PathBuf>, own: Option<(PathBuf, PathBuf)>) -> Result<Tls, FileError> {
         let files = Arc::new(Files { ca, own });
         let config = files.read()?;
         let read_from = Arc::clone(&files);
@@ -60,7 +70,11 @@ impl Tls {
         let named = named.map_err(|error| io::Error::other(format!("{host}: {error}")))?;
         let connector = TlsConnector::from(self.last.value(Duration::ZERO));
         connector.connect(named, io).await.map_err(|error| {
-            let Some(why) = tls::distrust(&error, "the server") else {
+            let signer = match self.files.ca {
+                Some(_) => tls::NAMED_CA,
+                None => "a CA that this system trusts: name its CA",
+            };
+            let Some(why) = tls::distrust(&error, "the server", signer) else {
                 return error;
             };
             let words = match self.last.failure() {
@@ -84,7 +98,11 @@ impl std::fmt::Debug for Tls {
 
 impl Files {
     fn read(&self) -> Result<Arc<ClientConfig>, FileError> {
-        let roots = tls::authorities(&self.ca).map_err(FileError::Ca)?;
+        let roots = match &self.ca {
+            Some(ca) => tls::authorities(ca),
+            None => of_system(),
+        };
+        let roots = roots.map_err(FileError::Ca)?;
         let builder = ClientConfig::builder_with_provider(tls::provider())
             .with_protocol_versions(&[&TLS13, &TLS12])
             .map_err(|error| FileError::Ca(tls::unusable(error)))?
@@ -99,6 +117,16 @@ impl Files {
         };
         config.alpn_protocols = vec![HTTP2.to_vec()];
         Ok(Arc::new(config))
+    }
+}
+
+/// The CAs that this system trusts.
+fn of_system() -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    match roots.is_empty() {
+        true => Err("this system has no CA certificates".to_owned()),
+        false => Ok(roots),
     }
 }
 

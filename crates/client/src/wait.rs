@@ -1,7 +1,6 @@
 //! Waiting for the turn of an entry: in slices, so that a broken connection resumes the same entry in the
 //! queue.
 
-use std::future::Future;
 use std::time::Duration;
 
 use tonic::Status;
@@ -27,9 +26,9 @@ const WAIT_SLICE_MIN: Duration = Duration::from_millis(50);
 /// Pauses between two calls, where they fail, that fit into a TTL.
 const PAUSES_PER_TTL: u32 = 8;
 
-/// How often a wait that has no stream asks in a TTL …
-const POLLS_PER_TTL: u32 = 3;
-/// … and at the latest after this: it may learn of its turn that late.
+/// How often a wait asks in a TTL: each call renews the entry, and the time between two does not …
+const CALLS_PER_TTL: u32 = 3;
+/// … and without a stream at the latest after this: it may learn of its turn that late.
 const POLL_AFTER_MAX: Duration = Duration::from_secs(10);
 
 /// How the next call is made.
@@ -219,7 +218,7 @@ impl QueueEntry {
         tokio::pin!(permit);
         let mut ask_at = clock.now();
         loop {
-            ask_at = ask_at.after((self.known.ttl / POLLS_PER_TTL).min(POLL_AFTER_MAX));
+            ask_at = ask_at.after((self.known.ttl / CALLS_PER_TTL).min(POLL_AFTER_MAX));
             if end.is_some_and(|end| clock.now() >= end) {
                 return Ok(Entry::Asks);
             }
@@ -261,24 +260,16 @@ impl QueueEntry {
         let asked = self
             .client
             .acquire_once(lock_ref, None, read_value, self.attempt_max());
-        self.within_session(asked).await
-    }
-
-    /// What comes of a call, unless the session ends before.
-    pub(super) async fn within_session<T>(
-        &self,
-        call: impl Future<Output = Result<T, Status>>,
-    ) -> Result<T, WaitBroken> {
         tokio::select! {
             biased;
             lost = session_ended(self.session.as_ref()) => Err(WaitBroken::Ended(lost)),
-            answered = call => answered.map_err(WaitBroken::Call),
+            answered = asked => answered.map_err(WaitBroken::Call),
         }
     }
 
     /// How long a call may take that does not wait, and one that does beyond that: so that a connection that broke in
     /// silence is noticed within the TTL.
-    pub(super) fn attempt_max(&self) -> Duration {
+    fn attempt_max(&self) -> Duration {
         self.client
             .options()
             .attempt_timeout
@@ -319,7 +310,7 @@ impl QueueEntry {
 
     /// How long the next call waits.
     fn slice(&self, now: Moment, end: Option<Moment>) -> Duration {
-        let slice = WAIT_SLICE_MAX.min(self.known.ttl / 2);
+        let slice = WAIT_SLICE_MAX.min(self.known.ttl / CALLS_PER_TTL);
         end.map_or(slice, |end| slice.min(now.until(end)))
     }
 

@@ -10,6 +10,7 @@ use super::connect::Client;
 use super::connections::LongCallStream;
 use super::fault::Fault;
 use super::lost::{Lost, LostReason};
+use super::not_grpc;
 use super::retry::Backoff;
 
 /// What a watch tells.
@@ -77,7 +78,7 @@ impl Watcher {
                 }
                 // The server ends the stream when it stops.
                 Ok(None) => Status::unavailable("the stream has ended"),
-                Err(status) => status,
+                Err(status) => not_grpc::of_answer(status),
             };
             self.stream = None;
             match Fault::new(&status) {

@@ -45,7 +45,7 @@ pub struct Remote {
     #[arg(long = "endpoint", value_name = "URL", global = true)]
     endpoints: Vec<String>,
 
-    /// The CA of the server's certificate (PEM) [env: FERMATA_CA_FILE]
+    /// The CA of the server's certificate (PEM), not those of the system [env: FERMATA_CA_FILE]
     #[arg(long, value_name = "FILE", global = true)]
     ca: Option<PathBuf>,
 
@@ -241,19 +241,17 @@ impl Remote {
                 return alone(of_key, what, "--certificate", CERTIFICATE_VARIABLE);
             }
         };
-        let Some(ca) = ca else {
-            let what = "a certificate is shown to a server whose CA is known only";
-            return match own {
-                Some(_) => alone(of_certificate, what, "--ca", CA_VARIABLE),
-                None => Ok(None),
-            };
-        };
-        let mut files = vec![(of_ca, ca.clone())];
+        let mut files: Vec<_> = ca.iter().map(|ca| (of_ca, ca.clone())).collect();
         if let Some((certificate, key)) = own.clone() {
             files.extend([(of_certificate, certificate), (of_key, key)]);
         }
-        let first = ca.clone();
-        let read = in_time(&first, within, move || Tls::from_files(ca, own));
+        let Some((_, first)) = files.first() else {
+            return Ok(None);
+        };
+        let read = in_time(first, within, move || match ca {
+            Some(ca) => Tls::from_files(ca, own),
+            None => Tls::from_system(own),
+        });
         let read = read.map_err(|why| {
             // The one that hangs still does.
             let hangs = |(_, file): &&(&str, PathBuf)| {

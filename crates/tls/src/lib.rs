@@ -89,14 +89,17 @@ fn unusable_pem(file: &Path, what: &str, error: &pem::Error) -> String {
     }
 }
 
-/// Why a connection to `whom` broke, where TLS is the reason.
-pub fn distrust(error: &io::Error, whom: &str) -> Option<String> {
+/// Who has signed the certificate of the other side, where a file names that.
+pub const NAMED_CA: &str = "the CA that was named";
+
+/// Why a connection to `whom` broke, where TLS is the reason. It was to show a certificate that `signer` signed.
+pub fn distrust(error: &io::Error, whom: &str, signer: &str) -> Option<String> {
     let error = error.get_ref()?.downcast_ref::<Error>()?;
     Some(match error {
         // The second where another authority has the same name.
         Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
-        ) => format!("{whom}'s certificate is not signed by the CA that was named"),
+        ) => format!("{whom}'s certificate is not signed by {signer}"),
         Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => format!("{whom}'s certificate is not for the address it is reached at ({error})"),

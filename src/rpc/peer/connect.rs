@@ -86,7 +86,7 @@ async fn secured(
         Ok(secured) => return Ok(Box::new(secured)),
         Err(error) => error,
     };
-    let Some(why) = tls::distrust(&error, "the replica") else {
+    let Some(why) = tls::distrust(&error, "the replica", tls::NAMED_CA) else {
         return Err(error);
     };
     refused(address, &why);

@@ -66,6 +66,7 @@ fn every_call_lists_its_reasons_and_all_that_are_given_are_listed() {
         "UNAVAILABLE",
         "UNAUTHENTICATED",
         "PERMISSION_DENIED",
+        "UNIMPLEMENTED",
     ];
     let mut listed = BTreeSet::new();
     let mut bare = Vec::new();

@@ -20,8 +20,7 @@ use crate::sent_write::SentWrite;
 
 impl Client {
     /// Adds an entry to the queue of a key. Keep the `request_id` for repeats: the same id never takes a second
-    /// entry. The entry must be kept alive, by an open [`Client::acquire_lock`] or by
-    /// [`Client::renew_session`].
+    /// entry. The entry must be kept alive: by [`Client::acquire_lock`] or [`Client::renew_session`], each third of its TTL.
     pub async fn create_lock_ref(
         &self,
         request: &LockRequest,

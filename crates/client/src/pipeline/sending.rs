@@ -16,6 +16,7 @@ use tonic::{Code, Status, Streaming};
 
 use super::link::Link;
 use super::{FRAME_BYTES, Opener, Queued, Reply, Unanswered};
+use crate::not_grpc::{self, NotGrpc};
 use crate::retry::{Verdict, judge, reason};
 
 /// How many calls a frame may have.
@@ -49,7 +50,7 @@ impl PipelinePhase {
             match self {
                 PipelinePhase::Opening(opening) => {
                     let opened = opening.await.map_err(|status| StreamBroken {
-                        status,
+                        status: not_grpc::of_answer(status),
                         is_answered: false,
                     })?;
                     *self = PipelinePhase::Open {
@@ -66,7 +67,7 @@ impl PipelinePhase {
                         frame.ok_or_else(end)
                     });
                     let frame = frame.map_err(|status| StreamBroken {
-                        status,
+                        status: not_grpc::of_answer(status),
                         is_answered: *is_answered,
                     })?;
                     *is_answered = true;
@@ -361,7 +362,8 @@ fn is_unknown_here(status: &Status) -> bool {
 /// Whether a stream that ended so was refused, by a server that does not know it, or by a proxy before it: the next one would
 /// be as well, and calls by themselves may be taken.
 pub(crate) fn is_refusal(status: &Status, is_answered: bool) -> bool {
-    !is_answered && judge(status) == Verdict::Final && reason(status).is_none()
+    let is_final = judge(status) == Verdict::Final || NotGrpc::is_about_the_call(status);
+    !is_answered && is_final && reason(status).is_none()
 }
 
 /// What the status that a stream ended with says of the calls on it that were not answered. One from a server, or from a proxy,

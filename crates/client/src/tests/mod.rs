@@ -7,10 +7,12 @@ mod homes;
 mod made_again;
 mod not_taken;
 mod pipeline;
+mod proxied;
 mod repeats;
 mod volatile;
 mod waiting;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -19,7 +21,12 @@ use fermata_proto::lock_service_server::LockServiceServer;
 use hyper_util::rt::TokioIo;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
+use tonic::service::Routes;
 use tonic::transport::{Channel, Endpoint, Server, Uri};
+use tower::layer::layer_fn;
+use tower::service_fn;
 
 use super::clock::fake::FakeClock;
 use super::{Client, ClientOptions};
@@ -69,7 +76,7 @@ impl World {
         let (fake, connect, opened) = serve(streams_max);
         let mut replicas = vec![("fake".to_owned(), connect)];
         if nobody_too {
-            let refuse = tower::service_fn(|_: Uri| async {
+            let refuse = service_fn(|_: Uri| async {
                 Err::<TokioIo<tokio::io::DuplexStream>, _>(std::io::Error::other("nobody listens"))
             });
             let endpoint = Endpoint::from_static("http://nobody:1");
@@ -107,14 +114,18 @@ fn serve(streams_max: Option<u32>) -> (Fake, Connect, Arc<AtomicUsize>) {
         UnboundedReceiverStream::new(incoming),
         Ok::<_, std::io::Error>,
     );
+    let behind = fake.clone();
     let server = Server::builder()
         .max_concurrent_streams(streams_max)
+        .layer(layer_fn(move |routes: Routes| {
+            proxied(routes, behind.clone())
+        }))
         .add_service(LockServiceServer::new(fake.clone()))
         .serve_with_incoming(incoming);
     tokio::spawn(server);
     let opened = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&opened);
-    let connect = tower::service_fn(move |_: Uri| {
+    let connect = service_fn(move |_: Uri| {
         count.fetch_add(1, Ordering::Relaxed);
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
         let sent = connections.send(theirs);
@@ -126,6 +137,32 @@ fn serve(streams_max: Option<u32>) -> (Fake, Connect, Arc<AtomicUsize>) {
     let channel =
         move || Endpoint::from_static("http://fake:1").connect_with_connector_lazy(connect.clone());
     (fake, Box::new(channel), opened)
+}
+
+/// A server behind a proxy, which answers some calls with a page.
+fn proxied(
+    routes: Routes,
+    fake: Fake,
+) -> impl Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future: Send>
++ Clone
++ Send
++ 'static {
+    service_fn(move |call: http::Request<Body>| {
+        let (mut routes, fake) = (routes.clone(), fake.clone());
+        async move {
+            let page = fake.state().page;
+            let Some((_, status, page)) = page.filter(|(end, ..)| call.uri().path().ends_with(end))
+            else {
+                return routes.call(call).await;
+            };
+            if fake.state().is_passed_on {
+                let _ = routes.call(call).await;
+            }
+            fake.state().calls.push(format!("page {status}"));
+            let answer = http::Response::builder().status(status);
+            Ok(answer.body(Body::new(page.to_owned())).unwrap())
+        }
+    })
 }
 
 /// So many seconds.

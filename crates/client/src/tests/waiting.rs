@@ -23,27 +23,43 @@ async fn a_wait_is_resumed_at_the_same_entry() {
     });
     assert!(guard.unwrap().lock_ref().starts_with("default/k#2."));
     assert_eq!(world.fake.count("create"), 1);
-    // Slices of half the TTL at most: a broken connection must not cost the entry.
+    // A third of the TTL at most: neither a server that counts no wait, nor a broken connection, must cost the entry.
     assert!(
         world
             .fake
             .calls("acquire")
-            .contains(&"acquire 15s".to_owned())
+            .contains(&"acquire 10s".to_owned())
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_was_waited_for_long_is_asked_how_long_it_is_good_for() {
+async fn a_lock_that_was_waited_for_long_is_renewed_soon() {
     let world = World::new();
     let holder = world.fake.occupy();
     let (guard, ()) = tokio::join!(world.client.lock("k"), async {
-        // Near the end of a slice of 15 s: 12 s of the 27 s would be left.
-        tokio::time::sleep(secs(14)).await;
+        // 9 s after the wait was asked for last: 18 s of the 27 s are left.
+        tokio::time::sleep(secs(19)).await;
         world.fake.end(&holder, "RELEASED", "");
     });
     let guard = guard.unwrap();
-    assert_eq!(world.fake.count("renew"), 1);
-    assert!(guard.valid_for() > secs(26), "{:?}", guard.valid_for());
+    assert!(guard.valid_for() > secs(17), "{:?}", guard.valid_for());
+    tokio::time::sleep(secs(2)).await;
+    assert!(guard.valid_for() > secs(25), "{:?}", guard.valid_for());
+}
+
+/// A wait is no renewal by itself: the call is that begins it.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_asks_again_each_third_of_its_ttl() {
+    let world = World::new();
+    world.fake.occupy();
+    let client = world.client.clone();
+    let waiting = tokio::spawn(async move { client.lock("k").await });
+    for asked in [1, 2, 3, 4] {
+        tokio::time::sleep(secs(1)).await;
+        assert_eq!(world.fake.count("acquire"), asked);
+        tokio::time::sleep(secs(9)).await;
+    }
+    waiting.abort();
 }
 
 #[tokio::test(start_paused = true)]
@@ -186,7 +202,7 @@ async fn as_many_connections_are_made_as_the_waits_need() {
     }
     tokio::time::sleep(secs(1)).await;
     // All wait at once: three connections of eight streams, and the one for calls.
-    assert_eq!(world.fake.calls("acquire"), vec!["acquire 15s"; 20]);
+    assert_eq!(world.fake.calls("acquire"), vec!["acquire 10s"; 20]);
     assert_eq!(world.opened.load(Ordering::Relaxed), 4);
     world.fake.end(&holder, "RELEASED", "");
     for wait in waits {
@@ -210,7 +226,7 @@ async fn a_wait_that_finds_no_stream_asks_now_and_then_until_its_turn_comes() {
     let waiting = tokio::spawn(async move { client.lock("k").await });
     tokio::time::sleep(secs(12)).await;
     // A third of its TTL after it was created; and not with a wait.
-    assert_eq!(world.fake.calls("acquire"), ["acquire 15s", "acquire 0ns"]);
+    assert_eq!(world.fake.calls("acquire"), ["acquire 10s", "acquire 0ns"]);
     world.fake.end(&holder, "RELEASED", "");
     world.fake.end(&first_ref, "RELEASED", "");
     let guard = waiting.await.unwrap().unwrap();

@@ -19,7 +19,9 @@ pub(super) fn not_connected(error: NewSessionError, is_encrypted: bool) -> Conne
     else {
         return ConnectFault::Unreachable(error.to_string());
     };
-    if let Some(why) = broken_by(last).and_then(|broken| tls::distrust(broken, "the node")) {
+    if let Some(why) =
+        broken_by(last).and_then(|broken| tls::distrust(broken, "the node", tls::NAMED_CA))
+    {
         return ConnectFault::Refused(why);
     }
     let ConnectionError::ConnectionSetupRequestError(failed) = last else {

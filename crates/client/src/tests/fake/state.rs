@@ -54,6 +54,10 @@ pub struct State {
     pub home: Option<String>,
     /// Where set, locks are not durable, and no answer about one promises more than this.
     pub memory: Option<Duration>,
+    /// What a proxy before it answers in its place: the end of the path of the call, HTTP status and page.
+    pub page: Option<(&'static str, u16, &'static str)>,
+    /// The proxy has passed the call on before.
+    pub is_passed_on: bool,
     /// KeepAlive answers that nothing can be said of a lease now.
     pub says_nothing: bool,
 }
