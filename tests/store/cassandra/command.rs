@@ -111,7 +111,12 @@ async fn options_of_tables_that_were_made_otherwise_are_found_and_set() {
     world.apply(&["default"]).await.unwrap();
     let (code, found, _) = world.command(&["check"]).await;
     assert_eq!(code, Some(0), "{found}");
-    for option in ["gc_grace_seconds", "default_time_to_live", "read_repair", "speculative_retry"] {
+    for option in [
+        "gc_grace_seconds",
+        "default_time_to_live",
+        "read_repair",
+        "speculative_retry",
+    ] {
         assert!(!found.contains(option), "{found}");
     }
 }
