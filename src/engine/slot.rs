@@ -112,8 +112,12 @@ pub(super) struct KeyCell {
 /// What a cell has.
 enum CellState {
     InUse(Box<Slot>),
-    /// Nothing happened to it for a while. It is held, and nothing is lost of it, or known to memory alone.
-    Packed(Box<[u8]>),
+    /// Nothing happened to it for a while. Nothing is lost of it, or known to memory alone.
+    Packed {
+        slot: Box<[u8]>,
+        /// When it was used last, where nobody locks it: it may be forgotten.
+        idle_since: Option<Duration>,
+    },
 }
 
 impl KeyCell {
@@ -141,18 +145,18 @@ impl KeyCell {
         matches!(*state, CellState::InUse(_)).then(|| SlotGuard::new(state))
     }
 
-    /// When it was used last, where nobody works at it and nobody has it now. (What is packed is held.)
+    /// When it was used last, where nobody works at it and nobody has it now.
     pub fn idle_since(&self) -> Option<Duration> {
         match &*self.state.try_lock().ok()? {
             CellState::InUse(slot) => slot.is_idle().then_some(slot.used),
-            CellState::Packed(_) => None,
+            CellState::Packed { idle_since, .. } => *idle_since,
         }
     }
 
     /// Whether it is packed. What is asked of all keys at once is answered by that: nobody unpacks them all.
     fn is_packed(&self) -> bool {
         let state = self.state.lock();
-        state.is_ok_and(|state| matches!(*state, CellState::Packed(_)))
+        state.is_ok_and(|state| matches!(*state, CellState::Packed { .. }))
     }
 
     /// Whether this replica is the home.
@@ -172,7 +176,11 @@ impl KeyCell {
 
     /// As [`Machine::is_to_hand_over`].
     pub fn is_to_hand_over(&self) -> bool {
-        self.is_packed() || self.slot().machine.is_to_hand_over()
+        // One that is packed and not idle is held.
+        match self.is_packed() {
+            true => self.idle_since().is_none(),
+            false => self.slot().machine.is_to_hand_over(),
+        }
     }
 
     /// As [`Machine::is_ahead_of_row`].
@@ -231,7 +239,7 @@ impl KeyCell {
         let Some(packed) = slot.packed() else {
             return false;
         };
-        *state = CellState::Packed(packed);
+        *state = packed;
         true
     }
 }
@@ -247,7 +255,7 @@ impl<'a> SlotGuard<'a> {
     fn new(mut state: MutexGuard<'a, CellState>) -> Self {
         let was_packed = match &*state {
             CellState::InUse(_) => None,
-            CellState::Packed(packed) => {
+            CellState::Packed { slot: packed, .. } => {
                 let slot = Slot::unpacked(packed);
                 let used = slot.used;
                 *state = CellState::InUse(Box::new(slot));
@@ -265,7 +273,7 @@ impl Deref for SlotGuard<'_> {
         match &*self.state {
             CellState::InUse(slot) => slot,
             // It was made to be in use by `new`, and is not packed by anybody else while this has the mutex.
-            CellState::Packed(_) => unreachable!("a slot that somebody has is packed"),
+            CellState::Packed { .. } => unreachable!("a slot that somebody has is packed"),
         }
     }
 }
@@ -275,7 +283,7 @@ impl DerefMut for SlotGuard<'_> {
         match &mut *self.state {
             CellState::InUse(slot) => slot,
             // As above.
-            CellState::Packed(_) => unreachable!("a slot that somebody has is packed"),
+            CellState::Packed { .. } => unreachable!("a slot that somebody has is packed"),
         }
     }
 }
@@ -288,7 +296,7 @@ impl Drop for SlotGuard<'_> {
             && !std::thread::panicking()
             && let Some(packed) = self.packed()
         {
-            *self.state = CellState::Packed(packed);
+            *self.state = packed;
         }
     }
 }
@@ -427,7 +435,7 @@ impl Slot {
     }
 
     /// The slot in few bytes; `None` where anything waits, is in flight or is due, or where its machine is not packed.
-    fn packed(&self) -> Option<Box<[u8]>> {
+    fn packed(&self) -> Option<CellState> {
         let is_quiet = self.calls.is_empty()
             && self.lost_sessions.is_empty()
             && self.alarm.is_none()
@@ -435,8 +443,8 @@ impl Slot {
             && self.value.is_none()
             && self.silence == Silence::No
             && !(self.is_lost || self.removed);
-        // Sessions are those of the entries: there is one.
-        if !is_quiet || self.sessions.len() != 1 {
+        let entries = self.machine.state()?.entries.len();
+        if !is_quiet || self.sessions.len() != entries {
             return None;
         }
         let holder = self.machine.state().and_then(|state| state.holder());
@@ -454,7 +462,10 @@ impl Slot {
             read_at: self.read_at.map(nanos),
             waited_ms: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
         };
-        Some(packed.encode_to_vec().into_boxed_slice())
+        Some(CellState::Packed {
+            slot: packed.encode_to_vec().into_boxed_slice(),
+            idle_since: self.is_idle().then_some(self.used),
+        })
     }
 
     fn unpacked(bytes: &[u8]) -> Self {

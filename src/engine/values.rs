@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::remembered::{CountedBytes, RememberedValue};
 use super::slot::{KeyCell, Slot};
 
-/// What the bookkeeping of one takes beside its bytes, about.
-const BESIDE_BYTES: usize = 128;
+/// What one takes beside its bytes, about: its key is not packed.
+const BESIDE_BYTES: usize = 2_560;
 /// How many are looked at, at most, to make room after one event.
 const LOOKED_AT_MAX: usize = 64;
 /// In a queue of so many it is not looked for keys that are gone.

@@ -130,7 +130,7 @@ async fn after_a_forced_end_the_value_is_read() {
 #[tokio::test]
 async fn so_many_bytes_of_values_are_remembered_and_those_that_were_used_lately() {
     let world = World::with(Limits {
-        remembered_bytes_max: 20 * 1_200,
+        remembered_bytes_max: 20 * 3_600,
         ..Limits::default()
     })
     .await;

@@ -303,6 +303,29 @@ async fn locks_that_a_restart_took_over_are_packed_before_anybody_asks_for_them(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_that_were_locked_once_are_packed_and_make_room_for_others() {
+    let world = World::packing(Limits {
+        active_keys_max: 20,
+        ..Limits::default()
+    })
+    .await;
+    for at in 0..20 {
+        let once = world.create(&name_of(at)).await.lock_ref;
+        world.release(&once).await.unwrap();
+    }
+    let counts = || world.engine.counts();
+    until("all are packed", || async { counts().packed_keys >= 20 }).await;
+    world.store.forget_log();
+    world.create(&name_of(7)).await;
+    let terms: Vec<u64> = world.store.log().swaps.iter().map(|s| s.term()).collect();
+    assert_eq!(terms, [1], "its home knows it still");
+    for at in 20..30 {
+        world.create(&name_of(at)).await;
+    }
+    assert_eq!(counts().forgotten_keys, 10);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_was_packed_is_still_of_the_machine_that_locked_it() {
     let world = World::packing(Limits {
         active_keys_max: 20,

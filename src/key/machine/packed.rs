@@ -24,8 +24,8 @@ use crate::lock::{Fence, Liveness, ReplicaId, Seq, Tag};
 use crate::session::Observed;
 use state::{PackedEntry, PackedState, packed_entry, packed_state, unpacked_entry, unpacked_state};
 
-/// The home of a key whose one entry holds it in a session, with nothing in flight and nobody who waits or watches. In memory
-/// only: no other program reads it.
+/// The home of a key whose one entry holds it in a session, or that has no entry, with nothing in flight and nobody who waits or
+/// watches. In memory only: no other program reads it.
 #[derive(Clone, PartialEq, Message)]
 struct PackedMachine {
     #[prost(bytes = "vec", tag = "1")]
@@ -37,10 +37,11 @@ struct PackedMachine {
     /// Absent where it is as `state`.
     #[prost(message, optional, tag = "4")]
     row: Option<PackedState>,
-    #[prost(message, required, tag = "5")]
-    entry: PackedEntry,
-    #[prost(message, required, tag = "6")]
-    holder: PackedHolder,
+    /// Absent, as `holder`, where nobody locks the key.
+    #[prost(message, optional, tag = "5")]
+    entry: Option<PackedEntry>,
+    #[prost(message, optional, tag = "6")]
+    holder: Option<PackedHolder>,
     #[prost(uint64, tag = "7")]
     began: u64,
     #[prost(uint64, optional, tag = "8")]
@@ -158,7 +159,7 @@ fn packed(serving: &Serving, next_io: u64) -> Option<PackedMachine> {
         changed,
         moved: false,
         decided,
-        holder: Some(holder),
+        holder,
         inherited,
         unheard,
         began,
@@ -186,17 +187,24 @@ fn packed(serving: &Serving, next_io: u64) -> Option<PackedMachine> {
         && row.sent().is_none()
         && *leases == Leases::default()
         && *pace == Pace::default();
-    let ([entry], []) = state.entries.as_slices() else {
-        return None;
+    let held = match (state.entries.as_slices(), holder) {
+        (([entry], []), Some(holder)) => {
+            let Liveness::Session(session) = entry.liveness else {
+                return None;
+            };
+            Some((entry, session, packed_holder(holder, entry, state)?))
+        }
+        (([], []), None) => None,
+        _ => return None,
     };
-    let Liveness::Session(session) = entry.liveness else {
-        return None;
-    };
-    let session_ttl = session_ttls.get(&session);
-    let is_unheard = unheard.contains(&entry.seq);
+    let entry = held.as_ref().map(|(entry, ..)| *entry);
+    let session = held.as_ref().map(|(_, session, _)| *session);
+    let session_ttl = session.and_then(|session| session_ttls.get(&session));
+    let is_unheard = entry.is_some_and(|entry| unheard.contains(&entry.seq));
     let is_alone = session_ttls.len() == usize::from(session_ttl.is_some())
         && unheard.len() == usize::from(is_unheard);
-    let is_in_row = row.known().entries == state.entries && row.is_durable(entry.seq);
+    let is_in_row =
+        row.known().entries == state.entries && entry.is_none_or(|entry| row.is_durable(entry.seq));
     if !is_quiet || !is_alone || !is_in_row {
         return None;
     }
@@ -205,10 +213,12 @@ fn packed(serving: &Serving, next_io: u64) -> Option<PackedMachine> {
     Some(PackedMachine {
         replica: home.replica.0.as_bytes().to_vec(),
         term: home.term,
-        holder: packed_holder(holder, entry, state)?,
         state: packed_state,
         row,
-        entry: packed_entry(entry, session),
+        entry: entry
+            .zip(session)
+            .map(|(entry, session)| packed_entry(entry, session)),
+        holder: held.map(|(.., holder)| holder),
         began: began.to_nanos(),
         inherited: inherited.map(|seq| seq.0),
         session_ttl: session_ttl.map(|ttl| nanos(*ttl)),
@@ -277,14 +287,24 @@ fn unpacked(packed: PackedMachine) -> Option<Serving> {
         replica: ReplicaId(Uuid::from_slice(&packed.replica).ok()?),
         term: packed.term,
     };
-    let (entry, session) = unpacked_entry(packed.entry)?;
-    let state = Arc::new(unpacked_state(home, packed.state, &entry)?);
+    let (entry, session) = match packed.entry {
+        Some(entry) => {
+            let (entry, session) = unpacked_entry(entry)?;
+            (Some(entry), Some(session))
+        }
+        None => (None, None),
+    };
+    let state = Arc::new(unpacked_state(home, packed.state, entry.as_ref())?);
     let row = match packed.row {
-        Some(row) => Arc::new(unpacked_state(home, row, &entry)?),
+        Some(row) => Arc::new(unpacked_state(home, row, entry.as_ref())?),
         None => Arc::clone(&state),
     };
-    let holder = unpacked_holder(&packed.holder, &entry, &state)?;
-    let unheard = packed.unheard.then_some(entry.seq);
+    let holder = match (&packed.holder, &entry) {
+        (Some(holder), Some(entry)) => Some(unpacked_holder(holder, entry, &state)?),
+        (None, None) => None,
+        _ => return None,
+    };
+    let unheard = entry.filter(|_| packed.unheard).map(|entry| entry.seq);
     let session_ttl = packed.session_ttl.map(Duration::from_nanos);
     let released = packed.released.iter().map(unpacked_released);
     Some(Serving {
@@ -293,13 +313,13 @@ fn unpacked(packed: PackedMachine) -> Option<Serving> {
         changed: packed.changed,
         moved: false,
         decided: Vec::new(),
-        holder: Some(holder),
+        holder,
         inherited: packed.inherited.map(Seq),
         unheard: BTreeSet::from_iter(unheard),
         began: Observed::from_nanos(packed.began),
         first_until: None,
         leases: Leases::default(),
-        session_ttls: BTreeMap::from_iter(session_ttl.map(|ttl| (session, ttl))),
+        session_ttls: BTreeMap::from_iter(session.zip(session_ttl)),
         asks: Vec::new(),
         watchers: Vec::new(),
         ios: Vec::new(),

@@ -1,4 +1,4 @@
-//! The state of a key in few bytes: one whose one entry holds it in a session.
+//! The state of a key in few bytes: of one that an entry holds in a session, or that nobody locks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -183,7 +183,7 @@ pub(super) fn unpacked_entry(packed: PackedEntry) -> Option<(Arc<Entry>, Session
 pub(super) fn unpacked_state(
     home: Home,
     packed: PackedState,
-    entry: &Arc<Entry>,
+    entry: Option<&Arc<Entry>>,
 ) -> Option<KeyState> {
     let ended: Option<VecDeque<EndedEntry>> = packed.ended.into_iter().map(unpacked_end).collect();
     Some(KeyState {
@@ -201,7 +201,7 @@ pub(super) fn unpacked_state(
         },
         kept: packed.kept.map(Seq),
         first_left_ms: 0,
-        entries: VecDeque::from([Arc::clone(entry)]),
+        entries: entry.into_iter().map(Arc::clone).collect(),
         ended: Ended {
             entries: ended?,
             complete_from: Seq(packed.complete_from),

@@ -32,6 +32,19 @@ fn a_lock_that_is_held_and_not_used_takes_few_bytes() {
 }
 
 #[test]
+fn a_key_that_nobody_locks_takes_few_bytes() {
+    let mut world = used();
+    world.calls(release(held(1, NOW_US)));
+    world.on(Event::Swapped(SwapOutcome::Applied));
+    assert!(world.pack());
+    let bytes = world.machine.pack().unwrap().len();
+    assert!((30..160).contains(&bytes), "{bytes}");
+    // It is the home still: the next lock takes one swap.
+    let (old, new) = swap(&world.calls(create(of_session(2))));
+    assert_eq!((old.home, new.entries.len()), (new.home, 1));
+}
+
+#[test]
 fn what_its_holder_did_before_counts_after() {
     let mut world = used();
     assert!(world.pack());
