@@ -81,12 +81,6 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// These, and where one is not given, what was given before the command.
-    #[must_use]
-    pub fn or(self, _before: &Remote) -> Remote {
-        self
-    }
-
     /// The names of the options that were given.
     pub fn given(&self) -> impl Iterator<Item = &'static str> {
         let options = [

@@ -31,7 +31,7 @@ locks ls` lists held keys without waiters. All tables are shown unless --table
 is given. Times are UTC.
 
 OWNER is the label of the latest holder, which may have released the key.
-IDENTITY is the authenticated client; the column is hidden if no client has one.
+IDENTITY is the authenticated client; the column is hidden if none has one.
 HELD counts from the creation of the lockRef if another replica granted it.
 
 Keys: q or Esc quits, p pauses, j and k, arrows and pages scroll, ? explains the
