@@ -163,7 +163,10 @@ fn one_that_anything_waits_for_is_not_packed() {
 fn what_is_asked_of_all_keys_unpacks_none() {
     let cell = held();
     // Whoever unpacks these loses the key.
-    *cell.state.lock().unwrap() = CellState::Packed(b"none of these".as_slice().into());
+    *cell.state.lock().unwrap() = CellState::Packed {
+        slot: b"none of these".as_slice().into(),
+        idle_since: None,
+    };
     assert!(cell.is_to_hand_over());
     assert!(!cell.is_lost() && !cell.is_silent(seconds(50)) && !cell.has_volatile());
     let cell = held();
