@@ -22,7 +22,7 @@ use crate::store::embedded::{
 
 const BACKUP_HELP: &str = "\
 The server keeps serving; the backup is a snapshot of one moment. It is written
-to a temporary file beside FILE, verified, and renamed: FILE is always complete.
+to a temporary file beside FILE, verified and renamed: FILE is always complete.
 It contains every value, but no secret of a holder; protect it like the data
 directory. Only the embedded store makes backups: for Cassandra see `fermata
 schema restored --help`.
@@ -57,8 +57,8 @@ backup are lost. Holders of durable locks hold them again for their TTL, and
 longer if they renew.
 
 Fencing tokens continue above all earlier ones: two hours above this machine's
-clock and above the tokens in the backup. So the clock must be right: if it is a
-day behind, tokens may fall. If you know a higher token, give it with --above,
+clock and above the tokens in the backup. So the clock must be right: if it is
+a day behind, tokens may fall. If you know a higher token, give it with --above,
 for example when the same backup is restored again.
 
 Run it as the user of the server: the files belong to the user that restores.

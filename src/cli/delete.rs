@@ -8,7 +8,7 @@ use super::value;
 use super::waiting::LockFlags;
 
 const HELP: &str = "\
-Without --lock-ref the command takes the lock on the key, deletes the value, and
+Without --lock-ref the command takes the lock on the key, deletes the value and
 releases the lock. With --lock-ref it deletes as the holder of that lockRef and
 leaves the lock alone.
 

@@ -12,7 +12,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("lock", &[]),
     ("session", &["lock"]),
     // The rules of one key: no store, no socket, no task, no clock.
-    ("key", &["lock", "session"]),
+    ("key", &["fermata_guard", "lock", "session"]),
     ("membership", &["clock", "lock", "log_throttle", "store"]),
     ("limits", &["lock"]),
     ("access", &["fermata_files", "lock"]),
@@ -45,6 +45,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "membership",
             "session",
             "store",
+            "fermata_guard",
         ],
     ),
     // The engine hands this row on as it is.
@@ -58,6 +59,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "lock",
             "limits",
             "log_throttle",
+            "fermata_guard",
             "fermata_proto",
             "fermata_tls",
             "store::ReplicaRow",

@@ -78,7 +78,7 @@ async fn get(client: &mut Client, held: &str) -> String {
     String::from_utf8(value.value.to_vec()).unwrap()
 }
 
-/// Waits on the server; the lockRef with its grant.
+/// Waits on the server, and asks again where the TTL cuts that short; the lockRef with its grant.
 async fn acquire(client: &mut Client, lock_ref: &str) -> String {
     let request = AcquireLockRequest {
         lock_ref: lock_ref.to_owned(),
@@ -89,9 +89,13 @@ async fn acquire(client: &mut Client, lock_ref: &str) -> String {
         read_value: false,
         give_up: false,
     };
-    let answer = client.acquire_lock(request).await.unwrap().into_inner();
-    assert_eq!(answer.state(), LockState::Held);
-    answer.lock_ref
+    loop {
+        let answer = client.acquire_lock(request.clone()).await.unwrap();
+        let answer = answer.into_inner();
+        if answer.state() == LockState::Held {
+            return answer.lock_ref;
+        }
+    }
 }
 
 struct Holder {

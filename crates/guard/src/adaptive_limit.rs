@@ -3,14 +3,12 @@
 
 use std::time::Duration;
 
-/// The limit is never smaller. So few calls wait little for each other: what they take is what the way to the answer takes.
-pub const LEAST: usize = 32;
 /// So many answers in time let one more call in.
 const GROWS_AFTER: usize = 4;
 /// An answer that takes so many times as long as the fastest one lately is late: it waited behind others …
 const TIMES_THE_FASTEST: u32 = 4;
 /// … but one that any pause of a disk or a runtime delays is not.
-const LATE_AFTER_LEAST: Duration = Duration::from_millis(100);
+pub const LATE_AFTER_LEAST: Duration = Duration::from_millis(100);
 /// The fastest answer of so many calls is remembered, and of those since.
 const FASTEST_OF: usize = 1_024;
 
@@ -18,6 +16,8 @@ const FASTEST_OF: usize = 1_024;
 #[derive(Debug)]
 pub struct AdaptiveLimit {
     now: usize,
+    /// So few calls wait little for each other: what they take is what the way to the answer takes.
+    least: usize,
     most: usize,
     /// An answer that takes longer is late, however long the fastest one took.
     late_after_most: Duration,
@@ -29,6 +29,15 @@ pub struct AdaptiveLimit {
     mean: Duration,
 }
 
+/// When a call was begun.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BegunAt {
+    /// The moment.
+    pub at: Duration,
+    /// How many others were in flight then.
+    pub ahead: usize,
+}
+
 /// How long the fastest answer took lately.
 #[derive(Debug, Default)]
 struct Fastest {
@@ -38,10 +47,11 @@ struct Fastest {
 }
 
 impl AdaptiveLimit {
-    /// A limit that is `most` until answers come late.
-    pub fn new(most: usize, late_after_most: Duration) -> AdaptiveLimit {
+    /// A limit that is `most` until answers come late, and never less than `least`.
+    pub fn new(least: usize, most: usize, late_after_most: Duration) -> AdaptiveLimit {
         AdaptiveLimit {
             now: most,
+            least: least.min(most),
             most,
             late_after_most,
             in_time: 0,
@@ -66,21 +76,22 @@ impl AdaptiveLimit {
         self.mean
     }
 
-    /// A call ended that was begun at `begun`, when `ahead` others were in flight. `measures`: it tells how fast answers can be;
-    /// one that failed, or needed no store, does not. The new limit, where it shrank.
+    /// A call ended, one of so many in flight. `measures`: it tells how fast answers can be; one that failed, or needed no store,
+    /// does not. The new limit, where it shrank.
     pub fn ended(
         &mut self,
-        (begun, now): (Duration, Duration),
-        ahead: usize,
+        begun: BegunAt,
+        now: Duration,
+        in_flight: usize,
         measures: bool,
     ) -> Option<usize> {
-        let took = now.saturating_sub(begun);
+        let took = now.saturating_sub(begun.at);
         self.mean = self.mean - self.mean / 8 + took / 8;
         if measures {
-            self.fastest.note(took, ahead);
+            self.fastest.note(took, begun.ahead < self.least);
         }
         if took > self.late_after() {
-            return self.late(begun, now, ahead);
+            return self.late(begun, now, in_flight);
         }
         self.in_time += 1;
         if self.in_time >= GROWS_AFTER {
@@ -91,20 +102,21 @@ impl AdaptiveLimit {
     }
 
     /// As [`AdaptiveLimit::ended`], of a call that is known to be late.
-    pub fn late(&mut self, begun: Duration, now: Duration, ahead: usize) -> Option<usize> {
-        let is_new = self.shrunk_at.is_none_or(|at| begun >= at);
+    pub fn late(&mut self, begun: BegunAt, now: Duration, in_flight: usize) -> Option<usize> {
+        let is_new = self.shrunk_at.is_none_or(|at| begun.at >= at);
         // Few calls are not slow because of each other.
-        if !is_new || ahead < LEAST {
+        if !is_new || begun.ahead < self.least {
             return None;
         }
         self.shrunk_at = Some(now);
         self.in_time = 0;
-        self.now = (self.now / 2).max(LEAST).min(self.most);
+        // Of what is in flight, not of what might be (RFC 5681).
+        self.now = (in_flight.min(self.now) / 2).max(self.least);
         Some(self.now)
     }
 
     /// What takes longer is late.
-    pub fn late_after(&self) -> Duration {
+    fn late_after(&self) -> Duration {
         let fastest = self.fastest.so_far().unwrap_or(self.late_after_most);
         let late = fastest.saturating_mul(TIMES_THE_FASTEST);
         late.max(LATE_AFTER_LEAST).min(self.late_after_most)
@@ -112,11 +124,10 @@ impl AdaptiveLimit {
 }
 
 impl Fastest {
-    /// An answer of a call that had so many ahead. Only with few ahead it tells that all have become slower: else it waited for
-    /// those.
-    fn note(&mut self, took: Duration, ahead: usize) {
+    /// An answer. Only of a call with few ahead it tells that all have become slower: else it waited for those.
+    fn note(&mut self, took: Duration, has_few_ahead: bool) {
         self.now = Some(self.now.map_or(took, |fastest| fastest.min(took)));
-        self.answers += usize::from(ahead < LEAST);
+        self.answers += usize::from(has_few_ahead);
         if self.answers == FASTEST_OF {
             self.answers = 0;
             self.before = self.now.take();
@@ -132,6 +143,7 @@ impl Fastest {
 mod tests {
     use super::*;
 
+    const LEAST: usize = 32;
     const MOST: usize = 1_024;
 
     fn ms(ms: u64) -> Duration {
@@ -139,13 +151,17 @@ mod tests {
     }
 
     fn limit() -> AdaptiveLimit {
-        AdaptiveLimit::new(MOST, ms(1_000))
+        AdaptiveLimit::new(LEAST, MOST, ms(1_000))
     }
 
     /// So many calls at once, each answered after this.
     fn round(limit: &mut AdaptiveLimit, calls: usize, begun: u64, took: u64) {
         for ahead in 0..calls {
-            limit.ended((ms(begun), ms(begun + took)), ahead, true);
+            let begun_at = BegunAt {
+                at: ms(begun),
+                ahead,
+            };
+            limit.ended(begun_at, ms(begun + took), calls, true);
         }
     }
 
@@ -154,9 +170,9 @@ mod tests {
         let mut limit = limit();
         round(&mut limit, 100, 0, 5);
         round(&mut limit, 1_000, 1_000, 400);
-        assert_eq!(limit.now(), 512);
-        round(&mut limit, 512, 2_000, 400);
-        assert_eq!(limit.now(), 256);
+        assert_eq!(limit.now(), 500);
+        round(&mut limit, 500, 2_000, 400);
+        assert_eq!(limit.now(), 250);
         for turn in 3..20 {
             round(&mut limit, LEAST + 1, 1_000 * turn, 400);
         }
@@ -186,8 +202,8 @@ mod tests {
         let mut limit = limit();
         round(&mut limit, 10, 0, 5);
         for turn in 0..100_u64 {
-            let begun = ms(1_000 * turn);
-            limit.ended((begun, begun + ms(200)), MOST, true);
+            let (at, ahead) = (ms(1_000 * turn), MOST);
+            limit.ended(BegunAt { at, ahead }, at + ms(200), MOST, true);
         }
         assert_eq!(limit.late_after(), LATE_AFTER_LEAST);
         for turn in 0..3 * FASTEST_OF as u64 {
@@ -208,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_small_limit_stays_as_it_is() {
-        let mut limit = AdaptiveLimit::new(3, ms(1_000));
+        let mut limit = AdaptiveLimit::new(LEAST, 3, ms(1_000));
         round(&mut limit, 100, 0, 2_000);
         assert_eq!(limit.now(), 3);
     }

@@ -4,4 +4,4 @@
 mod adaptive_limit;
 pub mod shares;
 
-pub use adaptive_limit::{AdaptiveLimit, LEAST};
+pub use adaptive_limit::{AdaptiveLimit, BegunAt, LATE_AFTER_LEAST};

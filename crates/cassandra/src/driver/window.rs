@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fermata_guard::AdaptiveLimit;
+use fermata_guard::{AdaptiveLimit, BegunAt};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
@@ -16,6 +16,8 @@ use crate::fault::Fault;
 const LATE_PART: u32 = 6;
 /// How often it is said that transactions find no room.
 const SAID_EVERY: Duration = Duration::from_secs(10);
+/// Nodes that do not keep up are never asked for less than this at once.
+const LEAST: usize = 32;
 /// More are not let go at once, whatever is asked for.
 const MOST: usize = 65_536;
 
@@ -109,16 +111,14 @@ impl Drop for Waiter<'_> {
 /// One of those in flight.
 struct Pass<'a> {
     window: &'a Window,
-    begun: Duration,
-    /// How many were in flight then.
-    ahead: usize,
+    begun: BegunAt,
 }
 
 impl Window {
     pub fn new(max: usize, within: Duration) -> Window {
         Window {
             inside: Mutex::new(Inside {
-                limit: AdaptiveLimit::new(max.min(MOST), within / LATE_PART),
+                limit: AdaptiveLimit::new(LEAST, max.min(MOST), within / LATE_PART),
                 in_flight: 0,
                 first: VecDeque::new(),
                 later: VecDeque::new(),
@@ -189,8 +189,10 @@ impl Window {
     fn pass(&self, ahead: usize) -> Pass<'_> {
         Pass {
             window: self,
-            begun: self.made.elapsed(),
-            ahead,
+            begun: BegunAt {
+                at: self.made.elapsed(),
+                ahead,
+            },
         }
     }
 
@@ -223,15 +225,16 @@ impl Window {
 impl Pass<'_> {
     fn late(self) {
         let now = self.window.made.elapsed();
-        let limit = &mut self.window.inside().limit;
-        limit.late(self.begun, now, self.ahead);
+        let inside = &mut *self.window.inside();
+        inside.limit.late(self.begun, now, inside.in_flight);
     }
 
     /// Without a result it says nothing of how fast the nodes can be.
     fn ended(self, has_result: bool) {
-        let took = (self.begun, self.window.made.elapsed());
-        let limit = &mut self.window.inside().limit;
-        limit.ended(took, self.ahead, has_result);
+        let now = self.window.made.elapsed();
+        let inside = &mut *self.window.inside();
+        let limit = &mut inside.limit;
+        limit.ended(self.begun, now, inside.in_flight, has_result);
     }
 }
 
@@ -264,13 +267,13 @@ mod tests {
     #[tokio::test]
     async fn one_flood_halves_the_window_once() {
         let window = Window::new(256, WITHIN);
-        for pass in enter(&window, 256).await {
+        for pass in enter(&window, 256).await.into_iter().rev() {
             pass.late();
         }
         assert_eq!(window.inside().limit.now(), 128);
         assert_eq!(room(&window), 128);
         for (floods, left) in [(1, 64), (2, 32), (3, 32)] {
-            for pass in enter(&window, room(&window)).await {
+            for pass in enter(&window, room(&window)).await.into_iter().rev() {
                 pass.late();
             }
             assert_eq!(room(&window), left, "after {floods} more");

@@ -34,8 +34,8 @@ OWNER is the label of the latest holder, which may have released the key.
 IDENTITY is the authenticated client; the column is hidden if none has one.
 HELD counts from the creation of the lockRef if another replica granted it.
 
-Keys: q or Esc quits, p pauses, j and k, arrows and pages scroll, ? explains the
-columns.
+Keys: q or Esc quits, p pauses, j and k, arrows and pages scroll, ? explains
+the columns.
 
 Exit status: 0; 64 malformed; 66 no such table; 69 no server, and 75 a limit is
 reached, or the server is overloaded (the live view goes on trying); 74 it

@@ -36,6 +36,9 @@ fn a_key_that_nobody_locks_takes_few_bytes() {
     let mut world = used();
     world.calls(release(held(1, NOW_US)));
     world.on(Event::Swapped(SwapOutcome::Applied));
+    world.pass(Duration::from_secs(60));
+    let now = world.observer.observe(world.at);
+    world.machine.forget_past(now, Duration::from_secs(1));
     assert!(world.pack());
     let bytes = world.machine.pack().unwrap().len();
     assert!((30..160).contains(&bytes), "{bytes}");
