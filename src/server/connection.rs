@@ -95,13 +95,16 @@ pub(super) fn guarded<IO, E>(
     })
 }
 
+/// Ready once the preface is late.
+type TooLate = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// A connection that can be cut off from outside.
 pub(super) struct Guarded<IO> {
     io: IO,
     /// Resolves when the connection is to end; `None` after it did.
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// While the preface is awaited: how much of it came, and what ends that.
-    preface: Option<(usize, Pin<Box<dyn Future<Output = ()> + Send>>)>,
+    preface: Option<(usize, TooLate)>,
     counted: Connection,
     tls_spoken: Arc<LogThrottle>,
 }
