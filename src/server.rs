@@ -65,8 +65,9 @@ const HEADERS_BYTES_MAX: u32 = 16 * 1024;
 /// A whole message fits the window of its stream, so that a large value costs no extra round trips.
 const STREAM_WINDOW_MIN: u32 = 64 * 1024;
 const STREAM_WINDOW_MAX: u32 = 16 * 1024 * 1024;
-/// So many bytes of a connection may be unread for each call that it may have, and one whole message: with the defaults 2 MiB.
-/// h2 closes a connection (ENHANCE_YOUR_CALM) when too many small frames are unread: each counts as 256 bytes, and half the
+/// So many whole messages may be unread in one connection: those that wait for room hold two of them at most …
+const WINDOWS_PER_CONNECTION: u32 = 4;
+/// … and not fewer bytes for each call that it may have. h2 closes a connection (ENHANCE_YOUR_CALM) when too many small frames are unread: each counts as 256 bytes, and half the
 /// window is the limit. A burst of as many calls as are allowed must not come near that.
 const WINDOW_PER_CALL: u32 = 1024;
 /// What HTTP/2 allows.
@@ -414,7 +415,9 @@ fn windows(limits: &Limits, streams_max: u32) -> (u32, u32) {
         .unwrap_or(STREAM_WINDOW_MAX)
         .clamp(STREAM_WINDOW_MIN, STREAM_WINDOW_MAX);
     let calls_window = streams_max.saturating_mul(WINDOW_PER_CALL);
-    let connection_window = stream_window.max(calls_window).min(CONNECTION_WINDOW_MAX);
+    let connection_window = (stream_window * WINDOWS_PER_CONNECTION)
+        .max(calls_window)
+        .min(CONNECTION_WINDOW_MAX);
     (stream_window, connection_window)
 }
 

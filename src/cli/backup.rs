@@ -58,8 +58,8 @@ longer if they renew.
 
 Fencing tokens continue above all earlier ones: two hours above this machine's
 clock and above the tokens in the backup. So the clock must be right: if it is
-a day behind, tokens may fall. If you know a higher token, give it with --above,
-for example when the same backup is restored again.
+a day behind, tokens may fall. If you know a higher token, give it with
+--above, for example when the same backup is restored again.
 
 Run it as the user of the server: the files belong to the user that restores.
 

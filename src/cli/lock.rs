@@ -174,6 +174,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         is_lost: false,
         kill_at: None,
         is_killed: false,
+        is_hanging: false,
         lines: JoinSet::new(),
     };
     let status = holding.until_ended().await;
@@ -207,6 +208,8 @@ struct LockedCommand {
     /// Set once the command and all that it started were told to stop.
     kill_at: Option<Moment>,
     is_killed: bool,
+    /// It was said that something survives SIGKILL.
+    is_hanging: bool,
     /// Lines on their way to stderr.
     lines: JoinSet<()>,
 }
@@ -351,6 +354,14 @@ impl LockedCommand {
             return;
         }
         self.running.kill();
+        if !self.is_lost && !self.is_hanging && self.is_hanging_since(now) {
+            self.is_hanging = true;
+            self.say_beside(format!(
+                "what the command started survives SIGKILL, as a process of another user does; the lock on {} is kept until \
+                 it ends",
+                self.key
+            ));
+        }
         if !self.is_killed {
             self.is_killed = true;
             self.say_beside("the command did not stop; sending SIGKILL".to_owned());
@@ -362,13 +373,17 @@ impl LockedCommand {
         self.lines.spawn_blocking(move || say(&line));
     }
 
-    /// Whether nothing is left of a command that was stopped, and has ended itself.
+    /// Whether nothing is left of a command that was stopped, and has ended itself. A lock that is lost is not kept by a process
+    /// that survives SIGKILL.
     fn has_all_ended(&self) -> bool {
-        let Some(kill_at) = self.kill_at else {
-            return true;
-        };
-        let hangs = self.client.clock().now() >= kill_at.after(KILLED_WITHIN);
-        hangs || !self.running.is_any_left()
+        let is_given_up = self.is_lost && self.is_hanging_since(self.client.clock().now());
+        self.kill_at.is_none() || is_given_up || !self.running.is_any_left()
+    }
+
+    /// Whether what is left should have ended by SIGKILL before this moment.
+    fn is_hanging_since(&self, now: Moment) -> bool {
+        self.kill_at
+            .is_some_and(|kill_at| now >= kill_at.after(KILLED_WITHIN))
     }
 
     async fn end(mut self, status: u8) -> Result<u8, Failure> {

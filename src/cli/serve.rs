@@ -41,7 +41,7 @@ use signals::{EndSignals, end_at_once};
 ///
 /// The first signal ends it in an orderly way: keys that are in use are handed over to other replicas (half of
 /// --shutdown-grace, 5 s at most), then open calls have --shutdown-grace, and handing over what is left, and telling the
-/// others, as much again at most. A second one, 0.2 s later at least, ends it at once.
+/// others, as much again at most. A second one ends it at once.
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     after_help = "Exit status: 0 stopped by a signal; 69 the store cannot be opened, or its directory was removed; 70 it failed \

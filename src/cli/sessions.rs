@@ -34,8 +34,8 @@ contract.";
 const END_HELP: &str = "\
 All lockRefs of the session end, held or waiting; its client gets
 SESSION_CLOSED. Until then the client may still act on other systems, where
-only fencing tokens help. This needs `admin` for everything; --by and --reason go to
-the audit log.
+only fencing tokens help. This needs `admin` for everything; --by and --reason
+go to the audit log.
 
 Exit status: 0 (also if it had ended before, or never was: compare the id); 64
 malformed; 69 no server; 74 it is done, and cannot be printed; 75 a limit is

@@ -259,7 +259,10 @@ impl KeyShell {
         let clock = &self.local.clock;
         let began = clock.boot();
         loop {
-            clock.sleep(most(self.ttl_min)).await;
+            let waited = clock.boot().saturating_sub(began);
+            clock
+                .sleep(most(self.ttl_min).min(wait.saturating_sub(waited)))
+                .await;
             let waited = clock.boot().saturating_sub(began);
             if waited >= wait {
                 return;

@@ -151,6 +151,7 @@ impl Engine {
             let is_far = first.len() > limit && first.keys().next_back().is_some_and(|l| key > l);
             if is_far
                 || !filter.fits_name(&cell.id.table, key)
+                || cell.idle_since().is_some()
                 || replica.is_listed(filter, &cell.slot()) != Some(true)
             {
                 continue;

@@ -117,6 +117,8 @@ enum CellState {
         slot: Box<[u8]>,
         /// When it was used last, where nobody locks it: it may be forgotten.
         idle_since: Option<Duration>,
+        /// When it is packed anew, without what it remembers of ended entries.
+        forget_at: Option<Observed>,
     },
 }
 
@@ -229,12 +231,20 @@ impl KeyCell {
         let Ok(mut state) = self.state.try_lock() else {
             return false;
         };
-        let CellState::InUse(slot) = &mut *state else {
-            return false;
+        let mut unpacked;
+        let slot = match &mut *state {
+            CellState::InUse(slot) if slot.used > unused_since => return false,
+            CellState::InUse(slot) => slot.as_mut(),
+            CellState::Packed {
+                slot,
+                forget_at: Some(at),
+                ..
+            } if *at <= now => {
+                unpacked = Slot::unpacked(slot);
+                &mut unpacked
+            }
+            CellState::Packed { .. } => return false,
         };
-        if slot.used > unused_since {
-            return false;
-        }
         slot.machine.forget_past(now, span);
         let Some(packed) = slot.packed() else {
             return false;
@@ -465,6 +475,7 @@ impl Slot {
         Some(CellState::Packed {
             slot: packed.encode_to_vec().into_boxed_slice(),
             idle_since: self.is_idle().then_some(self.used),
+            forget_at: self.machine.remembers_until(),
         })
     }
 

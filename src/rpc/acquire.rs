@@ -53,7 +53,7 @@ async fn acquire_or_leave(
         // As above.
         () = stopping.stopped() => return Err(status::stopping()),
     };
-    if acquired.answer.state() != LockState::Waiting || !call.left().is_zero() {
+    if acquired.answer.state() != LockState::Waiting || call.left() > context.deadline.margin() {
         return Ok(acquired);
     }
     // In a task of its own: it goes on where the caller is gone, or its time has passed.

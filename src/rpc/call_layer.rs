@@ -174,7 +174,8 @@ where
         }
         let answered = async move {
             let _turn = match &open {
-                Some(open) if answers.form == AnswerForm::Read => {
+                // A listing has a turn of its own.
+                Some(open) if answers.form == AnswerForm::Read && !answers.is_listing => {
                     match timeout_at(answer_by, open.account().read_turn()).await {
                         Ok(turn) => turn,
                         Err(_elapsed) => return Ok(status::no_room().into_http()),

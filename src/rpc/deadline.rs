@@ -96,7 +96,7 @@ impl Deadline {
     }
 
     /// Never more than half of what was given: a caller in a hurry still gets a try.
-    fn margin(&self) -> Duration {
+    pub fn margin(&self) -> Duration {
         let given = self.given.unwrap_or(Duration::ZERO);
         (given / 20).clamp(MARGIN_MIN, MARGIN_MAX).min(given / 2)
     }

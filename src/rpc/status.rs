@@ -33,7 +33,8 @@ const RETRY_ELSEWHERE: Duration = Duration::from_millis(50);
 const RETRY_LIMIT: Duration = Duration::from_secs(1);
 
 /// In what the library says of a message that it cannot read.
-const UNREADABLE: [&str; 4] = [
+const UNREADABLE: [&str; 5] = [
+    "a second message",
     "Missing request message",
     "Unexpected EOF decoding stream",
     "invalid compression flag",

@@ -123,10 +123,12 @@ impl Files {
 /// The CAs that this system trusts.
 fn of_system() -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    match roots.is_empty() {
-        true => Err("this system has no CA certificates".to_owned()),
-        false => Ok(roots),
+    let found = rustls_native_certs::load_native_certs();
+    roots.add_parsable_certificates(found.certs);
+    match (roots.is_empty(), found.errors.first()) {
+        (true, None) => Err("this system has no CA certificates".to_owned()),
+        (true, Some(error)) => Err(format!("this system's CA certificates: {error}")),
+        (false, _) => Ok(roots),
     }
 }
 

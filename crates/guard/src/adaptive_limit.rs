@@ -5,6 +5,8 @@ use std::time::Duration;
 
 /// So many answers in time let one more call in.
 const GROWS_AFTER: usize = 4;
+/// So many late answers more than answers in time halve the limit: a few slow calls among many are no overload.
+const SHRINKS_AFTER: usize = 8;
 /// An answer that takes so many times as long as the fastest one lately is late: it waited behind others …
 const TIMES_THE_FASTEST: u32 = 4;
 /// … but one that any pause of a disk or a runtime delays is not.
@@ -23,6 +25,8 @@ pub struct AdaptiveLimit {
     late_after_most: Duration,
     /// Answers in time since it grew or shrank.
     in_time: usize,
+    /// Late answers beyond those in time, as far as that is above 0.
+    late: usize,
     /// When it shrank last: calls that were begun before tell nothing new.
     shrunk_at: Option<Duration>,
     fastest: Fastest,
@@ -55,6 +59,7 @@ impl AdaptiveLimit {
             most,
             late_after_most,
             in_time: 0,
+            late: 0,
             shrunk_at: None,
             fastest: Fastest::default(),
             mean: Duration::ZERO,
@@ -93,6 +98,7 @@ impl AdaptiveLimit {
         if took > self.late_after() {
             return self.late(begun, now, in_flight);
         }
+        self.late = self.late.saturating_sub(1);
         self.in_time += 1;
         if self.in_time >= GROWS_AFTER {
             self.in_time = 0;
@@ -108,8 +114,12 @@ impl AdaptiveLimit {
         if !is_new || begun.ahead < self.least {
             return None;
         }
+        self.late += 1;
+        if self.late < SHRINKS_AFTER {
+            return None;
+        }
         self.shrunk_at = Some(now);
-        self.in_time = 0;
+        (self.in_time, self.late) = (0, 0);
         // Of what is in flight, not of what might be (RFC 5681).
         self.now = (in_flight.min(self.now) / 2).max(self.least);
         Some(self.now)
@@ -218,6 +228,17 @@ mod tests {
         round(&mut limit, 100, 0, 5);
         for turn in 1..100 {
             round(&mut limit, LEAST, 1_000 * turn, 900);
+        }
+        assert_eq!(limit.now(), MOST);
+    }
+
+    #[test]
+    fn one_late_call_in_a_hundred_is_no_overload() {
+        let mut limit = limit();
+        round(&mut limit, 100, 0, 5);
+        for turn in 1..10_000_u64 {
+            let (at, took) = (ms(10 * turn), if turn % 100 == 0 { 900 } else { 5 });
+            limit.ended(BegunAt { at, ahead: 200 }, at + ms(took), 200, true);
         }
         assert_eq!(limit.now(), MOST);
     }

@@ -17,8 +17,10 @@ use crate::lock::SessionId;
 
 /// How often a replica is told: the first one at once, those that follow with the next message.
 const MESSAGE_EVERY: Duration = Duration::from_millis(10);
-/// How long who closes a session waits for other replicas, and how long these wait for their keys before they answer.
+/// How long a close of a session waits for other replicas …
 const ENDED_WITHIN: Duration = Duration::from_secs(1);
+/// … and how long these wait for their keys before they answer.
+const ANSWERED_WITHIN: Duration = Duration::from_millis(800);
 
 impl Sessions {
     /// Tells all live replicas that the row of a session says that it has ended.
@@ -49,7 +51,7 @@ impl Sessions {
             self.read_behind(*session);
             open.push(ended(*session));
         }
-        let late = self.local.clock.sleep(ENDED_WITHIN);
+        let late = self.local.clock.sleep(ANSWERED_WITHIN);
         tokio::pin!(late);
         while !open.is_empty() {
             tokio::select! {

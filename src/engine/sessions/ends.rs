@@ -86,7 +86,7 @@ impl Sessions {
                 () = self.local.clock.sleep(Duration::from_millis(20)) => {}
             }
         }
-        // A call may have been open when the last entry ended.
+        // An entry may have been in the making when the last one ended.
         self.forget_if_done(session);
     }
 }

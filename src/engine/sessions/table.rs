@@ -375,7 +375,7 @@ impl SessionTable {
         known.map_or(0, |known| known.entries.len())
     }
 
-    /// Whether entries live by a session here, or are being made, or a call is open that keeps it alive.
+    /// Whether entries live by a session here, or are being made.
     pub fn is_used(&self, session: SessionId) -> bool {
         let inner = self.inner();
         let known = inner.sessions.get(&session);

@@ -166,6 +166,7 @@ fn what_is_asked_of_all_keys_unpacks_none() {
     *cell.state.lock().unwrap() = CellState::Packed {
         slot: b"none of these".as_slice().into(),
         idle_since: None,
+        forget_at: None,
     };
     assert!(cell.is_to_hand_over());
     assert!(!cell.is_lost() && !cell.is_silent(seconds(50)) && !cell.has_volatile());

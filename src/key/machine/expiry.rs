@@ -27,7 +27,7 @@ impl Machine {
         let Some(serving) = self.serving_mut() else {
             return;
         };
-        serving.renew_created(cx);
+        serving.renew_held_up(cx);
         let mut ends: Vec<(Seq, EndReason, Option<Fence>)> = Vec::new();
         for seq in serving.leases.expire(cx.now) {
             ends.push((seq, EndReason::Expired, None));
@@ -99,12 +99,17 @@ impl Machine {
 }
 
 impl Serving {
-    /// The TTL of a new entry counts from the answer that tells of it, however long the row takes.
-    fn renew_created(&mut self, cx: &Context<'_>) {
-        for decided in &self.decided {
-            if let (RestsOn::Seq(seq), true) = (decided.rests_on, decided.call.is_some())
-                && let Some(lease) = self.leases.get_mut(seq)
-            {
+    /// The TTL of an entry counts from the answer to a call that waits for the store alone: for the row, or for the sync.
+    fn renew_held_up(&mut self, cx: &Context<'_>) {
+        let created = self.decided.iter().filter(|d| d.call.is_some());
+        let created = created.filter_map(|decided| match decided.rests_on {
+            RestsOn::Seq(seq) => Some(seq),
+            RestsOn::EndOf(_) | RestsOn::Recorded(_) => None,
+        });
+        let asked = self.asks.iter().filter(|ask| !ask.waits);
+        let held_up: Vec<Seq> = created.chain(asked.map(|ask| ask.seq)).collect();
+        for seq in held_up {
+            if let Some(lease) = self.leases.get_mut(seq) {
                 lease.renew(cx.now);
             }
         }

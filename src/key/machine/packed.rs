@@ -141,6 +141,14 @@ impl Machine {
         })
     }
 
+    /// Until when it remembers an entry that was released.
+    pub fn remembers_until(&self) -> Option<Observed> {
+        match &self.role {
+            Role::Serving(serving) => serving.released.iter().map(|entry| entry.until).max(),
+            Role::HandingOver(..) | Role::Unread | Role::Taking(_) => None,
+        }
+    }
+
     /// Forgets how many held the key lately, and who released it, where that is so long ago that it does not matter any more.
     pub fn forget_past(&mut self, now: Observed, span: Duration) {
         if let Role::Serving(serving) = &mut self.role {

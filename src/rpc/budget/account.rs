@@ -20,6 +20,10 @@ const TIMES_HEADERS: u64 = 3;
 /// How many calls of a connection read a value, or list, at once: until the answer is there its size is not known.
 const READS_MAX: usize = 64;
 
+/// How many messages of a connection wait for room. What came of each stays in the window of the connection meanwhile: with more of
+/// them nothing would be left for the messages that have room.
+const WAITS_MAX: usize = 2;
+
 /// What a connection holds: messages until their calls are answered, and answers until they are sent.
 pub struct Account {
     shared: Arc<AllAccounts>,
@@ -31,6 +35,8 @@ pub struct Account {
     /// Half of `limits.connection_bytes_max` each, for those that are not small.
     pub(super) messages: Arc<Semaphore>,
     pub(super) answers: Arc<Semaphore>,
+    /// For messages that wait for room.
+    pub(super) waits: Arc<Semaphore>,
     reads: Arc<Semaphore>,
     /// Bytes were given back.
     freed: Notify,
@@ -73,6 +79,7 @@ impl Account {
             call_bytes: AtomicU64::new(0),
             messages: Arc::new(Semaphore::new(half)),
             answers: Arc::new(Semaphore::new(half)),
+            waits: Arc::new(Semaphore::new(WAITS_MAX)),
             reads: Arc::new(Semaphore::new(READS_MAX)),
             freed: Notify::new(),
             listings: OwnListings {
@@ -169,6 +176,17 @@ impl Account {
         let mut charge = self.charge(wide(bytes));
         charge.room = room;
         charge
+    }
+
+    /// As [`Account::room`], of a message, where there is room now.
+    pub(super) fn room_now(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
+        let permits = u32::try_from(bytes.min(self.shared.room_bytes())).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.messages)
+            .try_acquire_many_owned(permits)
+            .ok()?;
+        let mut charge = self.charge(wide(bytes));
+        charge.room = Some(room);
+        Some(charge)
     }
 
     /// A turn to read a value, until it is dropped; `None` where nothing is bounded.

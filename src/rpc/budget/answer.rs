@@ -63,7 +63,10 @@ impl AnswerBody {
             None => {}
             Some(Err(trailers)) => next = Some(trailers),
             Some(Ok(message)) => {
+                // It is here, whether there is room for it or not.
+                let waiting = call.account().keep(wide(message.len()));
                 let room = room(&call, form, message.len(), by).await?;
+                drop(waiting);
                 sending = Some(UnsentAnswer::new(&call, false, message, room));
                 // Whoever made the message keeps its memory until its own end.
                 next = inner.frame().now_or_never().flatten().transpose()?;

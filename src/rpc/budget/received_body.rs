@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use tonic::body::Body;
@@ -56,6 +57,7 @@ pub struct ReceivedBody {
 struct HeldUp {
     data: Bytes,
     room: Pin<Box<dyn Future<Output = Charge> + Send>>,
+    _turn: OwnedSemaphorePermit,
 }
 
 enum Late {
@@ -102,11 +104,18 @@ impl ReceivedBody {
     }
 
     /// What may be decoded of what came; `None`: it waits for room.
-    fn came(&mut self, data: Bytes) -> Option<Frame<Bytes>> {
+    fn came(&mut self, data: Bytes) -> Result<Option<Frame<Bytes>>, Status> {
+        let before = self.scan.completed;
         let completed = self.scan.advance(&data);
         let is_stream = matches!(self.arrival, Arrival::Each(_));
         if completed && is_stream {
             self.completed();
+        }
+        // Nothing would count it.
+        if !is_stream && (before > 0 && !data.is_empty() || self.scan.is_second()) {
+            return Err(Status::internal(
+                "a second message in a call that takes one",
+            ));
         }
         let is_announced = self.scan.head_came == HEAD_BYTES || completed && !is_stream;
         if let Some(call) = self
@@ -116,16 +125,22 @@ impl ReceivedBody {
         {
             let (account, length) = (call.account(), self.scan.length);
             if length > SMALL_BYTES && length <= self.message_bytes_max + HEAD_BYTES {
+                if let Some(room) = account.room_now(length) {
+                    self.room = Some(room);
+                    return Ok(Some(self.pass(data)));
+                }
+                let turn = Arc::clone(&account.waits).try_acquire_owned();
+                let _turn = turn.map_err(|_| status::no_room())?;
                 let all = Arc::clone(&account.messages);
                 let room = Box::pin(Arc::clone(account).room(all, length));
-                self.held_up = Some(HeldUp { data, room });
-                return None;
+                self.held_up = Some(HeldUp { data, room, _turn });
+                return Ok(None);
             }
             if length <= SMALL_BYTES && !is_stream {
                 self.room = Some(account.charge(wide(length)));
             }
         }
-        Some(self.pass(data))
+        Ok(Some(self.pass(data)))
     }
 
     /// What came may be decoded.
@@ -193,8 +208,10 @@ impl http_body::Body for ReceivedBody {
                 Ok(data) => data,
                 Err(frame) => return Poll::Ready(Some(Ok(frame))),
             };
-            if let Some(passed) = this.came(data) {
-                return Poll::Ready(Some(Ok(passed)));
+            match this.came(data) {
+                Ok(None) => {}
+                Ok(Some(passed)) => return Poll::Ready(Some(Ok(passed))),
+                Err(refused) => return Poll::Ready(Some(Err(refused))),
             }
         }
     }
@@ -221,12 +238,19 @@ struct Scan {
     left: usize,
     /// Of the message whose head came last, with it.
     length: usize,
+    /// How many messages were completed.
+    completed: usize,
 }
 
 impl Scan {
     /// Nothing of a message came that is not complete.
     fn is_between(&self) -> bool {
         self.head_came == 0
+    }
+
+    /// Whether more than one message came, or began.
+    fn is_second(&self) -> bool {
+        self.completed > 1 || self.completed == 1 && !self.is_between()
     }
 
     /// Reads on. Whether a message was completed.
@@ -254,6 +278,7 @@ impl Scan {
                 return completed;
             }
             completed = true;
+            self.completed += 1;
             self.head_came = 0;
         }
         completed
