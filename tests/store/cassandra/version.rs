@@ -105,10 +105,12 @@ async fn after_a_restore_fences_go_on_above_all_that_were_given_out() {
         "{high:?}"
     );
 
-    // Not while a replica works on it: one whose row came back with the tables writes no heartbeat.
-    let row = replica_row(4);
-    store.announce_replica(&row).await.unwrap();
+    // One whose row came back with the tables writes no heartbeat, and is declared down.
+    store.announce_replica(&replica_row(4)).await.unwrap();
     restored(world.options(), None).await.unwrap();
+    // Not while a replica works on it.
+    let row = replica_row(5);
+    store.announce_replica(&row).await.unwrap();
     let heartbeats = tokio::spawn(async move {
         for heartbeat in row.heartbeat + 1.. {
             store.heartbeat(row.id, heartbeat).await.unwrap();
