@@ -76,7 +76,7 @@ struct EndArgs {
     #[arg(long, value_name = "TEXT")]
     reason: String,
 
-    /// The operator; goes to the audit log [default: user@host]
+    /// The operator; goes to the audit log (default: user@host)
     #[arg(long, value_name = "TEXT")]
     by: Option<String>,
 

@@ -55,7 +55,7 @@ pub struct LockFlags {
     #[arg(long, value_name = "SPAN")]
     pub disconnect_grace: Option<Span>,
 
-    /// Label of the holder [default: user@host]
+    /// Label of the holder (default: user@host)
     #[arg(long, value_name = "TEXT")]
     pub owner: Option<String>,
 }

@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long, value_name = "TEXT")]
     reason: String,
 
-    /// The operator; kept, and sent to the former holder [default: user@host]
+    /// The operator; kept, and sent to the former holder (default: user@host)
     #[arg(long, value_name = "TEXT")]
     by: Option<String>,
 
