@@ -409,7 +409,7 @@ pub enum EngineError {
     /// What became of a write is not known. Safe to repeat; until then a read may show it or not.
     #[error("it is not known whether the value was written; write it again before reading ({0})")]
     WriteUnknown(String),
-    /// This replica has had no heartbeat acknowledged for too long: it answers nothing until its row shows its next life.
+    /// This replica has had no heartbeat acknowledged for too long: it answers nothing until its row shows its next incarnation.
     /// Repeat elsewhere.
     #[error("this replica lost contact with the store and answers nothing until it is back")]
     Silent,

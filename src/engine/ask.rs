@@ -33,7 +33,7 @@ impl Drop for Asking {
             Ok(Ok(Answer::Held { entry, .. })) => {
                 if let Some(grant) = entry.grant {
                     let lost = Event::AnswerLost { grant };
-                    self.shell.happen(&self.cell, lost);
+                    self.shell.handle_event(&self.cell, lost);
                 }
             }
             Ok(_) => {}
@@ -60,7 +60,8 @@ impl Asking {
 
     /// The wait has lasted as long as it may.
     pub fn wait_ended(&self) {
-        self.shell.happen(&self.cell, Event::WaitEnded(self.call));
+        self.shell
+            .handle_event(&self.cell, Event::WaitEnded(self.call));
     }
 }
 
@@ -81,7 +82,7 @@ impl Drop for HeldAnswer {
     fn drop(&mut self) {
         if let Some(grant) = self.grant {
             let lost = Event::AnswerLost { grant };
-            self.shell.happen(&self.cell, lost);
+            self.shell.handle_event(&self.cell, lost);
         }
     }
 }
@@ -106,7 +107,7 @@ impl Drop for Watching {
         };
         if let Some(grant) = granted.filter(|_| self.heard != granted) {
             let lost = Event::AnswerLost { grant };
-            self.shell.happen(&self.cell, lost);
+            self.shell.handle_event(&self.cell, lost);
         }
     }
 }

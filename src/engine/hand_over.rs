@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 
-use super::given::{Given, give_all};
+use super::drain::{Drained, drain};
 use super::peers::{Peer, Peers};
 use super::shell::KeyShell;
 use crate::key::Home;
@@ -100,12 +100,12 @@ impl KeyHandOvers {
         let clock = &*self.shell.local.clock;
         let find = || self.in_use(leaving);
         let give = |id| self.hand_over_one_in_use(id, to);
-        let Given { found, given } = give_all(clock, within, find, give).await;
+        let Drained { found, done } = drain(clock, within, find, give).await;
         if found > 0 {
             tracing::info!(
                 keys = found,
-                given,
-                "handed over what is in use, before calls end"
+                handed_over = done,
+                "handed keys in use over before calls end"
             );
         }
     }

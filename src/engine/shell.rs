@@ -1,6 +1,6 @@
 //! Runs the machines of keys: gives them what happens, and does what they want done.
 //!
-//! [`KeyShell::happen`] is called in place, by whoever has the event. What takes time (the store, pauses) goes to a task of
+//! [`KeyShell::handle_event`] is called in place, by whoever has the event. What takes time (the store, pauses) goes to a task of
 //! its own, which comes back with its outcome; that is dropped where the machine that began it is gone.
 
 use std::collections::VecDeque;
@@ -65,13 +65,13 @@ impl Drop for Begun {
 
 impl KeyShell {
     /// Something happened to a key.
-    pub fn happen(self: &Arc<Self>, cell: &Arc<KeyCell>, event: Event) {
+    pub fn handle_event(self: &Arc<Self>, cell: &Arc<KeyCell>, event: Event) {
         let mut slot = cell.slot();
         self.run(cell, &mut slot, event);
         self.leave(cell, slot);
     }
 
-    /// As [`KeyShell::happen`], of what was begun by the machine of this generation.
+    /// As [`KeyShell::handle_event`], of what was begun by the machine of this generation.
     fn came_back(self: &Arc<Self>, cell: &Arc<KeyCell>, generation: u64, event: Event) {
         let mut slot = cell.slot();
         if slot.generation == generation {
@@ -402,7 +402,7 @@ impl KeyShell {
 impl AttachedKeys for KeyShell {
     fn notify(self: Arc<Self>, id: &KeyId, event: Event) {
         if let Some(cell) = self.keys.find(id) {
-            self.happen(&cell, event);
+            self.handle_event(&cell, event);
         }
     }
 }

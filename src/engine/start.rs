@@ -33,7 +33,7 @@ use crate::limits::Limits;
 use crate::lock::{CoreLimits, ReplicaId, TableName};
 use crate::log_throttle::LogThrottle;
 use crate::membership::{self, Membership, OpenHandOver, Starter};
-use crate::store::{ClusterStore, Life, ReplicaRow, Store};
+use crate::store::{ClusterStore, ReplicaRow, ReplicaState, Store};
 
 /// How long keys in use and sessions are handed over before a stop, at most: what is left has its turn later.
 const IN_USE_MAX: Duration = Duration::from_secs(5);
@@ -415,7 +415,7 @@ fn row(options: &EngineOptions, membership: &Membership) -> ReplicaRow {
         started_at_ms: options.clock.wall_ms(),
         ttl_ms: u32::try_from(options.replica_ttl.as_millis()).unwrap_or(u32::MAX),
         heartbeat: 0,
-        life: Life::Up(1),
+        state: ReplicaState::Up(1),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Another replica's life is swapped to Down, for good (H2).
+//! Another replica's state is swapped to Down, for good (H2).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use super::peer::Presence;
 use super::shell::MembershipShared;
 use super::within::{GIVEN_UP_AFTER, within};
 use crate::lock::ReplicaId;
-use crate::store::{Life, LifeSwap, StoreError};
+use crate::store::{ReplicaState, StateSwap, StoreError};
 
-/// How often a swap of a life for good is tried.
+/// How often a swap of a state for good is tried.
 const TRIES: u32 = 4;
 /// The first pause between two tries; each later one is twice the one before.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -43,13 +43,18 @@ impl Drop for Declaring<'_> {
 }
 
 impl MembershipShared {
-    /// Swaps the life of a replica, within the bound of all requests.
-    pub async fn swap_life(&self, id: ReplicaId, expected: Life, next: Life) -> LifeSwap {
+    /// Swaps the state of a replica, within the bound of all requests.
+    pub async fn swap_state(
+        &self,
+        id: ReplicaId,
+        expected: ReplicaState,
+        next: ReplicaState,
+    ) -> StateSwap {
         tokio::select! {
             biased;
-            came = self.store.swap_life(id, expected, next) => came,
+            came = self.store.swap_state(id, expected, next) => came,
             () = self.clock.sleep(GIVEN_UP_AFTER) => {
-                LifeSwap::Unknown(StoreError::Unavailable("no answer in time".to_owned()))
+                StateSwap::Unknown(StoreError::Unavailable("no answer in time".to_owned()))
             }
         }
     }
@@ -75,23 +80,23 @@ impl MembershipShared {
         };
         let mut failed = None;
         for pause in pauses() {
-            let expected = self.observation().suspected_life(id);
+            let expected = self.observation().suspected_state(id);
             let Some(expected) = expected else { break };
             if failed.is_some() {
                 self.clock.sleep(pause).await;
             }
-            let came = self.swap_life(id, expected, Life::Down).await;
+            let came = self.swap_state(id, expected, ReplicaState::Down).await;
             self.observation().declared(id, &came, self.clock.boot());
             match came {
-                LifeSwap::Applied => {
+                StateSwap::Applied => {
                     tracing::warn!(replica = %id, "declared a replica down: no heartbeat of it was observed for its replica TTL");
                     return Ok(true);
                 }
-                LifeSwap::Conflict(_) => {
+                StateSwap::Conflict(_) => {
                     failed = None;
                     break;
                 }
-                LifeSwap::Unknown(error) | LifeSwap::NotStarted(error) => failed = Some(error),
+                StateSwap::Unknown(error) | StateSwap::NotStarted(error) => failed = Some(error),
             }
         }
         match (self.observation().presence(id), failed) {

@@ -1,6 +1,6 @@
 //! The replicas of one service, as this one observes them: who is there, who is suspected, who is down (H2).
 //!
-//! One observer, on its own clock (I9). A replica is suspected once neither a new heartbeat nor a new life of it was observed
+//! One observer, on its own clock (I9). A replica is suspected once neither a new heartbeat nor a new incarnation of it was observed
 //! for a replica TTL (H12): that which it announced, or the observer's own if that is longer. That permits to declare it down,
 //! and nothing else: only its row, which says down or stopped or is gone, permits to take over from it.
 //!
@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::peer::{Peer, Presence, Ranked};
 use super::ranking::{self, Candidate};
 use crate::lock::{NameHash, ReplicaId};
-use crate::store::{Life, LifeSwap, ReplicaRow};
+use crate::store::{ReplicaRow, ReplicaState, StateSwap};
 
 /// The longest interval between two reads that counts in full: that of a read which took as long as one may, and the
 /// pause before it. Of a longer one, in which reads failed or the observer slept, so much counts. It is not left out, or
@@ -59,8 +59,8 @@ struct Member {
     /// After how long without a heartbeat it is suspected.
     suspected_after: Duration,
     heartbeat: u64,
-    life: Life,
-    /// When this heartbeat and life were first observed together.
+    state: ReplicaState,
+    /// When this heartbeat and incarnation were first observed together.
     changed: ObservedTime,
     /// When the answer that first showed them came, by CLOCK_BOOTTIME.
     answered: Duration,
@@ -70,7 +70,7 @@ struct Member {
 
 impl Member {
     fn is_ended(&self) -> bool {
-        matches!(self.life, Life::Down | Life::Stopped)
+        matches!(self.state, ReplicaState::Down | ReplicaState::Stopped)
     }
 
     /// By all reads until the last one, which was begun at `last`. Reads that were begun before the answer of the first one
@@ -160,19 +160,19 @@ impl Observation {
     }
 
     /// What came of declaring a replica down, at `now`.
-    pub fn declared(&mut self, id: ReplicaId, came: &LifeSwap, now: Duration) {
+    pub fn declared(&mut self, id: ReplicaId, came: &StateSwap, now: Duration) {
         let moment = self.moment(now);
-        let life = match came {
-            LifeSwap::Applied => Life::Down,
-            LifeSwap::Conflict(Some(life)) => *life,
-            LifeSwap::Conflict(None) => {
+        let state = match came {
+            StateSwap::Applied => ReplicaState::Down,
+            StateSwap::Conflict(Some(state)) => *state,
+            StateSwap::Conflict(None) => {
                 self.members.remove(&id);
                 return self.note_no_row(id, NoRow::Gone);
             }
-            LifeSwap::Unknown(_) | LifeSwap::NotStarted(_) => return,
+            StateSwap::Unknown(_) | StateSwap::NotStarted(_) => return,
         };
         if let Some(member) = self.members.get_mut(&id) {
-            member.set_life(life, moment);
+            member.set_state(state, moment);
         }
     }
 
@@ -201,17 +201,17 @@ impl Observation {
         }
     }
 
-    /// The life that a suspected replica has had for all of its silence: the one to be replaced by Down.
-    pub fn suspected_life(&self, id: ReplicaId) -> Option<Life> {
+    /// The incarnation that a suspected replica has had for all of its silence: the one to be replaced by Down.
+    pub fn suspected_state(&self, id: ReplicaId) -> Option<ReplicaState> {
         let member = self.members.get(&id)?;
         let is_suspected = member.is_suspected(self.observed, self.last);
-        (!member.is_ended() && is_suspected).then_some(member.life)
+        (!member.is_ended() && is_suspected).then_some(member.state)
     }
 
     /// Those that are to be declared down.
     pub fn suspected(&self) -> impl Iterator<Item = ReplicaId> {
         let ids = self.members.keys().copied();
-        ids.filter(|id| self.suspected_life(*id).is_some())
+        ids.filter(|id| self.suspected_state(*id).is_some())
     }
 
     /// The others that live.
@@ -274,7 +274,7 @@ impl Observation {
             candidate: Candidate::new(row.id, &row.name, &row.zone, row.started_at_ms),
             suspected_after: self.replica_ttl.max(ttl_of(row)),
             heartbeat: row.heartbeat,
-            life: row.life,
+            state: row.state,
             changed: came.observed,
             answered: came.boot,
             is_leaving: false,
@@ -309,14 +309,14 @@ impl Member {
             self.heartbeat = row.heartbeat;
             self.note_change(came);
         }
-        self.set_life(row.life, came);
+        self.set_state(row.state, came);
         self
     }
 
-    fn set_life(&mut self, life: Life, moment: Moment) {
+    fn set_state(&mut self, state: ReplicaState, moment: Moment) {
         // A read that was begun before it was declared down may be answered after it.
-        if self.life != life && !self.is_ended() {
-            self.life = life;
+        if self.state != state && !self.is_ended() {
+            self.state = state;
             self.note_change(moment);
         }
     }

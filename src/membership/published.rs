@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::surety::Status;
+use super::lease::Status;
 
 /// Why a replica may not answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -6,14 +6,14 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
+use super::lease::{IncarnationChange, OwnRow, Round};
 use super::shell::MembershipShared;
-use super::surety::{LifeChange, OwnRow, Round};
 use super::wall_check::WallCheck;
 use super::within::within;
 use crate::clock::Clock;
 use crate::lock::ReplicaId;
 use crate::log_throttle::LogThrottle;
-use crate::store::{ClusterStore, Life, LifeSwap, ReplicaRow, StoreError};
+use crate::store::{ClusterStore, ReplicaRow, ReplicaState, StateSwap, StoreError};
 
 /// Rounds are not closer than this ...
 const APART_MIN: Duration = Duration::from_millis(50);
@@ -61,7 +61,7 @@ async fn run_rounds(shared: Arc<MembershipShared>) {
     loop {
         if moved
             && coming_back.is_empty()
-            && let Some(change) = shared.judge(|surety, now| surety.come_back(now))
+            && let Some(change) = shared.judge(|lease, now| lease.come_back(now))
         {
             coming_back.push(come_back(shared, change));
         }
@@ -95,7 +95,7 @@ async fn run_rounds(shared: Arc<MembershipShared>) {
             );
         }
         let step = moved.then(|| 1 + shared.ids.below(HEARTBEAT_STEP_MAX));
-        let Some(round) = shared.judge(|surety, now| surety.begin_round(now, step)) else {
+        let Some(round) = shared.judge(|lease, now| lease.begin_round(now, step)) else {
             return;
         };
         open.push(run_round(shared, round));
@@ -118,7 +118,7 @@ async fn run_round(shared: &Arc<MembershipShared>, round: Round) {
         }
     };
     let (acknowledged, own) = tokio::join!(heartbeat, read_all(shared));
-    shared.judge(|surety, now| surety.end_round(round, acknowledged, own, now));
+    shared.judge(|lease, now| lease.end_round(round, acknowledged, own, now));
 }
 
 /// Reads all rows; what it shows of this replica's own one.
@@ -139,7 +139,7 @@ async fn read_all(shared: &Arc<MembershipShared>) -> Option<OwnRow> {
     };
     let own = own_row(&rows, shared.me);
     // Not only at the end of the round: a heartbeat that hangs must not put that off.
-    shared.judge(|surety, _| surety.saw(own));
+    shared.judge(|lease, _| lease.saw(own));
     shared.observation().saw(read, shared.clock.boot(), &rows);
     shared.reads.send_modify(|reads| *reads += 1);
     shared.declare_suspected();
@@ -149,7 +149,7 @@ async fn read_all(shared: &Arc<MembershipShared>) -> Option<OwnRow> {
 fn own_row(rows: &[ReplicaRow], me: ReplicaId) -> OwnRow {
     let own = rows.iter().find(|row| row.id == me);
     own.map_or(OwnRow::Missing, |row| OwnRow::Present {
-        life: row.life,
+        state: row.state,
         heartbeat: row.heartbeat,
     })
 }
@@ -202,12 +202,15 @@ async fn read_hand_over_requests(shared: &MembershipShared) -> bool {
     }
 }
 
-/// Changes the life of this replica, which is silent.
-async fn come_back(shared: &MembershipShared, change: LifeChange) {
-    let (expected, next) = (Life::Up(change.expected), Life::Up(change.next));
-    let came = shared.swap_life(shared.me, expected, next).await;
-    shared.judge(|surety, now| surety.swapped(change, &came, now));
-    if let LifeSwap::Unknown(error) | LifeSwap::NotStarted(error) = &came {
+/// Changes the incarnation of this replica, which is silent.
+async fn come_back(shared: &MembershipShared, change: IncarnationChange) {
+    let (expected, next) = (
+        ReplicaState::Up(change.expected),
+        ReplicaState::Up(change.next),
+    );
+    let came = shared.swap_state(shared.me, expected, next).await;
+    shared.judge(|lease, now| lease.swapped(change, &came, now));
+    if let StateSwap::Unknown(error) | StateSwap::NotStarted(error) = &came {
         let throttle = &shared.log_throttles.come_back;
         warn_of(
             shared,

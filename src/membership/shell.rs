@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
 use super::hand_overs::HandOvers;
+use super::lease::{ReplicaLease, Status};
 use super::observation::Observation;
 use super::peer::{Peer, Presence, Ranked};
 use super::published::{NotSure, Published};
-use super::surety::{Status, Surety};
 use super::wall_check::WallCheck;
 use super::within::GIVEN_UP_AFTER;
 use crate::clock::{Clock, Ids};
@@ -57,7 +57,7 @@ pub(super) struct MembershipShared {
     pub ended: watch::Sender<bool>,
     fenced: watch::Sender<bool>,
     published: Published,
-    surety: Mutex<SuretyLogged>,
+    lease: Mutex<SuretyLogged>,
     observation: Mutex<Observation>,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct MembershipLogThrottles {
 }
 
 struct SuretyLogged {
-    rules: Surety,
+    rules: ReplicaLease,
     /// What was published last.
     last: Status,
 }
@@ -237,13 +237,13 @@ pub(super) struct Announced {
     pub replica_ttl: Duration,
     pub wall: Arc<WallCheck>,
     pub hand_overs: HandOvers,
-    pub surety: Surety,
+    pub lease: ReplicaLease,
     pub observation: Observation,
 }
 
 impl MembershipShared {
     pub fn new(mut announced: Announced) -> Arc<MembershipShared> {
-        let status = announced.surety.status(announced.clock.boot());
+        let status = announced.lease.status(announced.clock.boot());
         let shared = Arc::new(MembershipShared {
             me: announced.me,
             store: announced.store,
@@ -260,8 +260,8 @@ impl MembershipShared {
             ended: watch::Sender::new(false),
             fenced: watch::Sender::new(false),
             published: Published::new(),
-            surety: Mutex::new(SuretyLogged {
-                rules: announced.surety,
+            lease: Mutex::new(SuretyLogged {
+                rules: announced.lease,
                 last: status,
             }),
             observation: Mutex::new(announced.observation),
@@ -279,15 +279,15 @@ impl MembershipShared {
         self.published.sure_until(self.clock.boot())
     }
 
-    /// Hands an event to the rules of surety, and makes known what came of it.
-    pub fn judge<T>(&self, event: impl FnOnce(&mut Surety, Duration) -> T) -> T {
-        let mut surety = self.surety.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Hands an event to the rules of lease, and makes known what came of it.
+    pub fn judge<T>(&self, event: impl FnOnce(&mut ReplicaLease, Duration) -> T) -> T {
+        let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
         // Looked at after whatever the event is about.
-        let came = event(&mut surety.rules, self.clock.boot());
-        let status = surety.rules.status(self.clock.boot());
+        let came = event(&mut lease.rules, self.clock.boot());
+        let status = lease.rules.status(self.clock.boot());
         self.published.set(status);
-        let last = std::mem::replace(&mut surety.last, status);
-        drop(surety);
+        let last = std::mem::replace(&mut lease.last, status);
+        drop(lease);
         self.make_known(last, status);
         came
     }

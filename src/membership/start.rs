@@ -6,15 +6,15 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::hand_overs::{HandOvers, OpenHandOver};
+use super::lease::{ReplicaLease, safe_part};
 use super::observation::Observation;
 use super::rounds;
 use super::shell::{Announced, Membership, MembershipShared};
-use super::surety::{Surety, safe_part};
 use super::wall_check::WallCheck;
 use super::within::{GIVEN_UP_AFTER, within};
 use crate::clock::{Clock, Ids};
 use crate::lock::ReplicaId;
-use crate::store::{ClusterStore, Life, LifeSwap, ReplicaRow, StoreError};
+use crate::store::{ClusterStore, ReplicaRow, ReplicaState, StateSwap, StoreError};
 
 /// The replica TTL unless configured (H12).
 pub const REPLICA_TTL: Duration = Duration::from_secs(5);
@@ -151,7 +151,7 @@ impl Starter {
             ),
             store,
             clock,
-            surety: Surety::announced(announced, row.heartbeat, replica_ttl),
+            lease: ReplicaLease::announced(announced, row.heartbeat, replica_ttl),
             observation,
         });
         rounds::begin(&shared);
@@ -181,17 +181,21 @@ impl Starter {
     /// Ends a replica that never served.
     async fn end(&self, id: ReplicaId) -> Result<(), StoreError> {
         let store = &self.options.store;
-        let swap = store.swap_life(id, Life::Up(Surety::FIRST_LIFE), Life::Stopped);
+        let swap = store.swap_state(
+            id,
+            ReplicaState::Up(ReplicaLease::FIRST_INCARNATION),
+            ReplicaState::Stopped,
+        );
         let came = tokio::select! {
             biased;
             came = swap => came,
             () = self.options.clock.sleep(GIVEN_UP_AFTER) => {
-                LifeSwap::Unknown(StoreError::Unavailable("no answer in time".to_owned()))
+                StateSwap::Unknown(StoreError::Unavailable("no answer in time".to_owned()))
             }
         };
         match came {
-            LifeSwap::Applied | LifeSwap::Conflict(_) => Ok(()),
-            LifeSwap::Unknown(error) | LifeSwap::NotStarted(error) => Err(error),
+            StateSwap::Applied | StateSwap::Conflict(_) => Ok(()),
+            StateSwap::Unknown(error) | StateSwap::NotStarted(error) => Err(error),
         }
     }
 
@@ -207,7 +211,7 @@ impl Starter {
             started_at_ms: options.clock.wall_ms(),
             ttl_ms: self.ttl_ms,
             heartbeat: next.heartbeat,
-            life: Life::Up(Surety::FIRST_LIFE),
+            state: ReplicaState::Up(ReplicaLease::FIRST_INCARNATION),
         }
     }
 }

@@ -1,13 +1,13 @@
-//! This replica's life is swapped to Stopped, for good (H2).
+//! This replica's state is swapped to Stopped, for good (H2).
 
 use super::declare::pauses;
+use super::lease::StopOutcome;
 use super::shell::MembershipShared;
-use super::surety::StopOutcome;
-use crate::store::{Life, LifeSwap, StoreError};
+use crate::store::{ReplicaState, StateSwap, StoreError};
 
 impl MembershipShared {
     pub async fn stop(&self) -> Result<(), StoreError> {
-        let Some(mut expected) = self.judge(|surety, _| surety.stop()) else {
+        let Some(mut expected) = self.judge(|lease, _| lease.stop()) else {
             return Ok(());
         };
         let mut last = StoreError::Unavailable("the row changed at every try".to_owned());
@@ -16,13 +16,13 @@ impl MembershipShared {
             if std::mem::take(&mut failed) {
                 self.clock.sleep(pause).await;
             }
-            let came = self.swap_life(self.me, Life::Up(expected), Life::Stopped);
+            let came = self.swap_state(self.me, ReplicaState::Up(expected), ReplicaState::Stopped);
             let came = came.await;
-            match self.judge(|surety, _| surety.stopped(&came)) {
+            match self.judge(|lease, _| lease.stopped(&came)) {
                 StopOutcome::Done => return Ok(()),
-                StopOutcome::Again(life) => expected = life,
+                StopOutcome::Again(incarnation) => expected = incarnation,
             }
-            if let LifeSwap::Unknown(error) | LifeSwap::NotStarted(error) = came {
+            if let StateSwap::Unknown(error) | StateSwap::NotStarted(error) = came {
                 tracing::warn!(%error, "could not mark this replica as stopped");
                 (last, failed) = (error, true);
             }

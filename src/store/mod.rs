@@ -132,7 +132,7 @@ pub enum SessionSwap {
 
 /// Whether a replica may serve. One cell of its row, changed by compare-and-swap only (H2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Life {
+pub enum ReplicaState {
     /// It serves. From 1, raised by itself each time that it comes back after a silence.
     Up(u32),
     /// Another replica observed that it was silent for its TTL: what it was home to may be taken over, and it never comes
@@ -165,16 +165,16 @@ pub struct ReplicaRow {
     /// The number of its latest heartbeat that the store has. Rises with each one, by random steps of 1 to 16, so that two processes with one id are told apart.
     pub heartbeat: u64,
     /// Whether it may serve.
-    pub life: Life,
+    pub state: ReplicaState,
 }
 
-/// What came of a compare-and-swap of the life of a replica.
+/// What came of a compare-and-swap of the state of a replica.
 #[derive(Clone, Debug)]
-pub enum LifeSwap {
+pub enum StateSwap {
     /// It took effect, durably.
     Applied,
-    /// The life is another one (`None`: there is no such row). Nothing was changed.
-    Conflict(Option<Life>),
+    /// The state is another one (`None`: there is no such row). Nothing was changed.
+    Conflict(Option<ReplicaState>),
     /// It may have taken effect, or may yet. Swap again.
     Unknown(StoreError),
     /// It certainly did not take effect and never will.
@@ -370,7 +370,7 @@ pub trait SessionStore: Send + Sync + 'static {
 #[async_trait]
 pub trait ClusterStore: Send + Sync + 'static {
     /// Adds the row of a replica, which is its first heartbeat. Its id is new; writing it again with a higher heartbeat,
-    /// as a start that is tried again does, is allowed until its life changes.
+    /// as a start that is tried again does, is allowed until its state changes.
     async fn announce_replica(&self, row: &ReplicaRow) -> Result<(), StoreError>;
 
     /// All replicas, in the order of their ids. A replica that is missing counts as down. So of those that are down or
@@ -381,8 +381,13 @@ pub trait ClusterStore: Send + Sync + 'static {
     /// writes, whatever clocks say. An error leaves open whether it was written. A row that was forgotten stays so.
     async fn heartbeat(&self, id: ReplicaId, heartbeat: u64) -> Result<(), StoreError>;
 
-    /// Replaces the life of a replica, if it is `expected`.
-    async fn swap_life(&self, id: ReplicaId, expected: Life, next: Life) -> LifeSwap;
+    /// Replaces the state of a replica, if it is `expected`.
+    async fn swap_state(
+        &self,
+        id: ReplicaId,
+        expected: ReplicaState,
+        next: ReplicaState,
+    ) -> StateSwap;
 
     /// Forgets the row of a replica that is down or stopped. Without effect on one that is up.
     async fn forget_replica(&self, id: ReplicaId) -> Result<(), StoreError>;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fermata::engine::{EngineError, Presence};
-use fermata::store::{ClusterStore as _, Life};
+use fermata::store::{ClusterStore as _, ReplicaState};
 
 use super::keepers::{goes_unclaimed, keep_renewed};
 use super::replicas::{LONG, NO_WAIT, create, down, get, session, write};
@@ -61,7 +61,7 @@ async fn a_replica_that_is_stopped_while_it_starts_anew_says_so_under_both_ids()
     let first = a.replica();
     link.mute(true);
     until("it was declared down", || async {
-        other_way.life(first) == Some(Life::Down)
+        other_way.replica_state(first) == Some(ReplicaState::Down)
     })
     .await;
     link.slow(Duration::from_millis(500));
@@ -73,7 +73,7 @@ async fn a_replica_that_is_stopped_while_it_starts_anew_says_so_under_both_ids()
     until("nobody waits for it", || async {
         let rows = rows().await;
         let mut others = rows.iter().filter(|row| row.id != b.replica());
-        others.all(|row| matches!(row.life, Life::Down | Life::Stopped))
+        others.all(|row| matches!(row.state, ReplicaState::Down | ReplicaState::Stopped))
     })
     .await;
 }

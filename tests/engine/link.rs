@@ -12,9 +12,9 @@ use fermata::key::KeyState;
 use fermata::lock::{Key, KeyId, ReplicaId, SessionId, TableName};
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use fermata::store::{
-    Cell, ClusterStore, DataStore, HandOverRequest, KeyStore, Life, LifeSwap, Listed, REPLICAS_MAX,
-    ReplicaRow, SessionRow, SessionStore, SessionSwap, Store, StoreCounts, StoreError, StoreHealth,
-    Swap, Written,
+    Cell, ClusterStore, DataStore, HandOverRequest, KeyStore, Listed, REPLICAS_MAX, ReplicaRow,
+    ReplicaState, SessionRow, SessionStore, SessionSwap, StateSwap, Store, StoreCounts, StoreError,
+    StoreHealth, Swap, Written,
 };
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -239,10 +239,10 @@ impl StoreLink {
         matches!(swap, Swap::Applied)
     }
 
-    /// The life of a replica; `None` where it has no row.
-    pub fn life(&self, id: ReplicaId) -> Option<Life> {
+    /// The state of a replica; `None` where it has no row.
+    pub fn replica_state(&self, id: ReplicaId) -> Option<ReplicaState> {
         let rows = self.shared.rows.lock().unwrap();
-        rows.replicas.get(&id).map(|row| row.life)
+        rows.replicas.get(&id).map(|row| row.state)
     }
 
     /// Whether anybody asks for a key through the store.
@@ -454,25 +454,30 @@ impl ClusterStore for StoreLink {
         Ok(())
     }
 
-    async fn swap_life(&self, id: ReplicaId, expected: Life, next: Life) -> LifeSwap {
+    async fn swap_state(
+        &self,
+        id: ReplicaId,
+        expected: ReplicaState,
+        next: ReplicaState,
+    ) -> StateSwap {
         let shared = match self.is_mute().and_then(|()| self.open()) {
             Ok(shared) => shared,
-            Err(error) => return LifeSwap::NotStarted(error),
+            Err(error) => return StateSwap::NotStarted(error),
         };
         let mut rows = shared.rows.lock().unwrap();
         match rows.replicas.get_mut(&id) {
-            Some(row) if row.life == expected => {
-                row.life = next;
-                LifeSwap::Applied
+            Some(row) if row.state == expected => {
+                row.state = next;
+                StateSwap::Applied
             }
-            other => LifeSwap::Conflict(other.map(|row| row.life)),
+            other => StateSwap::Conflict(other.map(|row| row.state)),
         }
     }
 
     async fn forget_replica(&self, id: ReplicaId) -> Result<(), StoreError> {
         let mut rows = self.open()?.rows.lock().unwrap();
         rows.replicas
-            .retain(|of, row| *of != id || matches!(row.life, Life::Up(_)));
+            .retain(|of, row| *of != id || matches!(row.state, ReplicaState::Up(_)));
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fermata::engine::{Engine, Presence};
 use fermata::limits::Limits;
-use fermata::store::{ClusterStore as _, Life, ReplicaRow};
+use fermata::store::{ClusterStore as _, ReplicaRow, ReplicaState};
 
 use super::replicas::LONG;
 use super::shared::{Service, TTL};
@@ -66,8 +66,8 @@ async fn an_id_that_others_may_take_for_down_is_given_up_and_another_one_starts(
     let id = engine.replica();
     assert_ne!(id, tried);
     // The other one never comes back.
-    assert_eq!(link.life(tried), Some(Life::Down));
-    assert_eq!(link.life(id), Some(Life::Up(1)));
+    assert_eq!(link.replica_state(tried), Some(ReplicaState::Down));
+    assert_eq!(link.replica_state(id), Some(ReplicaState::Up(1)));
     engine.stop();
     engine.leave(LONG).await;
 }

@@ -7,7 +7,7 @@ use fermata::engine::{
 };
 use fermata::lock::EndedAs::{Lost, Released};
 use fermata::lock::{EndReason, LockRef, ReplicaId, SessionId};
-use fermata::store::Life;
+use fermata::store::ReplicaState;
 
 use super::recorded::Engine;
 use super::shared::{Service, TTL, elsewhere, some_id};
@@ -115,9 +115,9 @@ async fn a_holder_and_its_queue_outlive_their_home_once_that_is_down() {
     // Nobody takes it over before the store says that the home is down.
     loop {
         let taken = b.take_over(&id, home).await;
-        let life = service.replicas[1].link.life(home);
+        let state = service.replicas[1].link.replica_state(home);
         match taken {
-            Ok(()) => break assert_eq!(life, Some(Life::Down)),
+            Ok(()) => break assert_eq!(state, Some(ReplicaState::Down)),
             Err(EngineError::Unavailable(_)) => {}
             Err(error) => panic!("{error}"),
         }
@@ -197,7 +197,10 @@ async fn a_stop_hands_keys_over_at_once_with_holder_and_queue() {
     let begun = Instant::now();
     a.stop();
     a.leave(LONG).await;
-    assert_eq!(service.replicas[1].link.life(home), Some(Life::Stopped));
+    assert_eq!(
+        service.replicas[1].link.replica_state(home),
+        Some(ReplicaState::Stopped)
+    );
     // Nobody asked for it: it was given.
     let state = service.replicas[1].link.state(&key("k")).await;
     assert_eq!(state.home.map(|home| home.replica), Some(b.replica()));
@@ -223,7 +226,7 @@ async fn a_replica_says_that_it_stopped_only_once_its_keys_were_given_away() {
     a.stop();
     let given = tokio::time::timeout(TTL / 4, a.leave(LONG)).await;
     assert!(given.is_err(), "it cannot be given away");
-    assert_eq!(link.life(home), Some(Life::Up(1)));
+    assert_eq!(link.replica_state(home), Some(ReplicaState::Up(1)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fermata::engine::{EngineError, LeaseId, LockStatus, Presence};
 use fermata::lock::LockRef;
-use fermata::store::Life;
+use fermata::store::ReplicaState;
 
 use super::keepers::goes_unclaimed;
 use super::link::StoreLink;
@@ -71,10 +71,13 @@ async fn a_silent_replica_answers_nothing_and_goes_on_with_its_memory() {
     assert_eq!(opened.await.unwrap_err(), silent);
     // Long past the time after which others would have declared it down.
     tokio::time::sleep(TTL).await;
-    assert_eq!(link.life(id), Some(Life::Up(1)));
+    assert_eq!(link.replica_state(id), Some(ReplicaState::Up(1)));
     link.cut(false);
     until("it answers", || async { a.ready().is_ok() }).await;
-    assert_eq!((a.replica(), link.life(id)), (id, Some(Life::Up(2))));
+    assert_eq!(
+        (a.replica(), link.replica_state(id)),
+        (id, Some(ReplicaState::Up(2)))
+    );
     assert_eq!(get(a, &held).await, Ok(Some("kept".to_owned())));
     write(a, &held, "on").await.unwrap();
     write(a, &of_session, "too").await.unwrap();
@@ -129,7 +132,7 @@ async fn a_replica_that_was_declared_down_restarts_under_a_new_id_and_takes_over
     assert_ne!(b.presence(old), Presence::Down);
     assert_eq!(get(a, &held).await, Err(EngineError::Silent));
     down(b, old).await;
-    assert_eq!(link.life(old), Some(Life::Down));
+    assert_eq!(link.replica_state(old), Some(ReplicaState::Down));
     until("it is fenced", || async {
         matches!(
             get(a, &held).await,
@@ -142,7 +145,11 @@ async fn a_replica_that_was_declared_down_restarts_under_a_new_id_and_takes_over
         a.ready().is_ok() && a.replica() != old
     })
     .await;
-    assert_eq!(link.life(old), Some(Life::Down), "for good");
+    assert_eq!(
+        link.replica_state(old),
+        Some(ReplicaState::Down),
+        "for good"
+    );
     assert_eq!(elsewhere(get(a, &held).await), old);
     a.take_over(&key("k"), old).await.unwrap();
     assert_eq!(get(a, &held).await, Err(EngineError::GrantSuperseded));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fermata::engine::{CreatedLockRef, EngineError, KeyFilter, ServedKeys};
 use fermata::key::KeyState;
 use fermata::lock::{EndedAs, TableName};
-use fermata::store::Life;
+use fermata::store::ReplicaState;
 
 use super::replicas::{LONG, NO_WAIT, acquire, create, get, write};
 use super::shared::{Service, TTL};
@@ -248,8 +248,8 @@ async fn a_replica_that_lost_a_memory_and_stops_leaves_the_others_to_wait() {
     a.stop();
     a.leave(Duration::from_secs(2)).await;
     assert_eq!(
-        link.life(home),
-        Some(Life::Up(1)),
+        link.replica_state(home),
+        Some(ReplicaState::Up(1)),
         "others may take its keys at once"
     );
 }
@@ -269,7 +269,11 @@ async fn the_last_replica_that_stops_leaves_nothing_to_memory_alone() {
         (seqs, row.kept),
         (vec![held.seq, waiting.seq], Some(held.seq))
     );
-    assert_eq!(link.life(home), Some(Life::Stopped), "the next one waits");
+    assert_eq!(
+        link.replica_state(home),
+        Some(ReplicaState::Stopped),
+        "the next one waits"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

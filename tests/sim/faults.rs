@@ -220,7 +220,7 @@ fn ambush(world: &Arc<World>, replica: usize, rng: &mut Rng, span: Duration) {
     };
     let kind = match rng.below(8) {
         0..2 => Ambush::Swap,
-        2 => Ambush::Life,
+        2 => Ambush::ReplicaState,
         3..5 => Ambush::Home,
         _ => Ambush::Write,
     };

@@ -6,7 +6,7 @@ use fermata::key::{Command, Decider, KeyState, NewEntry, WritesOfHolder, decide}
 use fermata::lock::{
     CoreLimits, EndReason, Key, KeyId, Liveness, Mode, ReplicaId, Seq, SessionId, TableName, Tag,
 };
-use fermata::store::{KeyStore, Life, ReplicaRow, SessionRow, Swap};
+use fermata::store::{KeyStore, ReplicaRow, ReplicaState, SessionRow, Swap};
 use uuid::Uuid;
 
 pub fn table(name: &str) -> TableName {
@@ -105,7 +105,7 @@ pub fn replica_row(number: u128) -> ReplicaRow {
         started_at_ms: 5,
         ttl_ms: 15_000,
         heartbeat: 0,
-        life: Life::Up(1),
+        state: ReplicaState::Up(1),
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::registry::Sessions;
 use crate::engine::api::EngineError;
-use crate::engine::given::{Given, give_all};
+use crate::engine::drain::{Drained, drain};
 use crate::engine::peers::{Peer, Presence};
 use crate::lock::{ReplicaId, SessionId};
 use crate::store::{SessionRow, SessionSwap};
@@ -42,11 +42,11 @@ pub(in super::super) async fn hand_over_all(
     let clock = &*sessions.local.clock;
     let find = || std::future::ready(sessions.table.kept());
     let give = |session| hand_over(sessions, session, to);
-    let Given { found, given } = give_all(clock, within, find, give).await;
+    let Drained { found, done } = drain(clock, within, find, give).await;
     if found > 0 {
         tracing::info!(
             sessions = found,
-            given,
+            handed_over = done,
             "handed sessions over, before calls end"
         );
     }

@@ -20,12 +20,12 @@ fn row(number: u128, heartbeat: u64) -> ReplicaRow {
         started_at_ms: 0,
         ttl_ms: 10_000,
         heartbeat,
-        life: Life::Up(1),
+        state: ReplicaState::Up(1),
     }
 }
 
-fn with_life(life: Life, row: ReplicaRow) -> ReplicaRow {
-    ReplicaRow { life, ..row }
+fn with_state(state: ReplicaState, row: ReplicaRow) -> ReplicaRow {
+    ReplicaRow { state, ..row }
 }
 
 fn ms(ms: u64) -> Duration {
@@ -58,10 +58,10 @@ fn one_without_a_heartbeat_for_the_ttl_is_suspected_and_not_before() {
     let mut all = observer();
     reads(&mut all, 0, 10, |_| row(2, 5));
     assert!(is_live(&mut all, 2));
-    assert_eq!(all.suspected_life(id(2)), None);
+    assert_eq!(all.suspected_state(id(2)), None);
     reads(&mut all, 10, 1, |_| row(2, 5));
     assert_eq!(all.presence(id(2)), Presence::Suspected);
-    assert_eq!(all.suspected_life(id(2)), Some(Life::Up(1)));
+    assert_eq!(all.suspected_state(id(2)), Some(ReplicaState::Up(1)));
     reads(&mut all, 11, 1, |_| row(2, 6));
     assert!(is_live(&mut all, 2), "it sends heartbeats again");
 }
@@ -70,10 +70,14 @@ fn one_without_a_heartbeat_for_the_ttl_is_suspected_and_not_before() {
 fn a_new_life_begins_the_count_anew() {
     let mut all = observer();
     reads(&mut all, 0, 9, |_| row(2, 5));
-    reads(&mut all, 9, 10, |_| with_life(Life::Up(2), row(2, 5)));
+    reads(&mut all, 9, 10, |_| {
+        with_state(ReplicaState::Up(2), row(2, 5))
+    });
     assert!(is_live(&mut all, 2));
-    reads(&mut all, 19, 1, |_| with_life(Life::Up(2), row(2, 5)));
-    assert_eq!(all.suspected_life(id(2)), Some(Life::Up(2)));
+    reads(&mut all, 19, 1, |_| {
+        with_state(ReplicaState::Up(2), row(2, 5))
+    });
+    assert_eq!(all.suspected_state(id(2)), Some(ReplicaState::Up(2)));
 }
 
 #[test]
@@ -157,11 +161,11 @@ fn an_unknown_one_is_down_only_after_a_read_that_was_begun_later() {
 
 #[test]
 fn one_whose_row_says_so_or_is_gone_is_down() {
-    for life in [Life::Down, Life::Stopped] {
+    for state in [ReplicaState::Down, ReplicaState::Stopped] {
         let mut all = observer();
-        read(&mut all, 0, &[with_life(life, row(2, 5))]);
+        read(&mut all, 0, &[with_state(state, row(2, 5))]);
         assert_eq!(all.presence(id(2)), Presence::Down);
-        assert_eq!(all.suspected_life(id(2)), None);
+        assert_eq!(all.suspected_state(id(2)), None);
     }
     let mut all = observer();
     read(&mut all, 0, &[row(2, 5)]);
@@ -173,12 +177,18 @@ fn one_whose_row_says_so_or_is_gone_is_down() {
 fn silence_alone_permits_nothing_until_it_was_declared() {
     let unavailable = || StoreError::Unavailable("lost".to_owned());
     for (came, presence) in [
-        (LifeSwap::Applied, Presence::Down),
-        (LifeSwap::Conflict(Some(Life::Down)), Presence::Down),
-        (LifeSwap::Conflict(Some(Life::Stopped)), Presence::Down),
-        (LifeSwap::Conflict(None), Presence::Down),
-        (LifeSwap::Unknown(unavailable()), Presence::Suspected),
-        (LifeSwap::NotStarted(unavailable()), Presence::Suspected),
+        (StateSwap::Applied, Presence::Down),
+        (
+            StateSwap::Conflict(Some(ReplicaState::Down)),
+            Presence::Down,
+        ),
+        (
+            StateSwap::Conflict(Some(ReplicaState::Stopped)),
+            Presence::Down,
+        ),
+        (StateSwap::Conflict(None), Presence::Down),
+        (StateSwap::Unknown(unavailable()), Presence::Suspected),
+        (StateSwap::NotStarted(unavailable()), Presence::Suspected),
     ] {
         let mut all = observer();
         reads(&mut all, 0, 11, |_| row(2, 5));
@@ -192,10 +202,12 @@ fn silence_alone_permits_nothing_until_it_was_declared() {
 fn one_that_came_back_before_it_was_declared_down_lives() {
     let mut all = observer();
     reads(&mut all, 0, 11, |_| row(2, 5));
-    let came = LifeSwap::Conflict(Some(Life::Up(2)));
+    let came = StateSwap::Conflict(Some(ReplicaState::Up(2)));
     all.declared(id(2), &came, ms(10_500));
     assert!(is_live(&mut all, 2));
-    reads(&mut all, 11, 9, |_| with_life(Life::Up(2), row(2, 5)));
+    reads(&mut all, 11, 9, |_| {
+        with_state(ReplicaState::Up(2), row(2, 5))
+    });
     assert!(is_live(&mut all, 2));
 }
 
@@ -204,7 +216,7 @@ fn a_read_of_before_the_end_of_a_replica_does_not_bring_it_back() {
     let mut all = observer();
     reads(&mut all, 0, 11, |_| row(2, 5));
     let early = all.begin_read(ms(10_500));
-    all.declared(id(2), &LifeSwap::Applied, ms(10_600));
+    all.declared(id(2), &StateSwap::Applied, ms(10_600));
     all.saw(early, ms(10_700), &[row(2, 6)]);
     assert_eq!(all.presence(id(2)), Presence::Down);
 }
@@ -213,7 +225,7 @@ fn a_read_of_before_the_end_of_a_replica_does_not_bring_it_back() {
 fn those_that_ended_long_ago_are_to_be_forgotten() {
     let mut all = observer();
     for n in 0..=600 {
-        let ended = with_life(Life::Stopped, row(2, n));
+        let ended = with_state(ReplicaState::Stopped, row(2, n));
         read(&mut all, n * 1_000, &[ended, row(3, n)]);
         let ended: Vec<ReplicaId> = all.ended_for(Duration::from_secs(600)).collect();
         assert_eq!(ended, if n == 600 { vec![id(2)] } else { vec![] });
@@ -245,7 +257,7 @@ fn only_those_that_send_heartbeats_are_chosen_and_this_one_always_may_be() {
             row(1, 1),
             row(2, 0),
             row(3, 0),
-            with_life(Life::Down, row(4, 0)),
+            with_state(ReplicaState::Down, row(4, 0)),
         ],
     );
     assert_eq!(chosen(&all), [1, 2, 3]);
@@ -366,7 +378,7 @@ proptest! {
                 }
                 *answered > now
             });
-            if all.suspected_life(id(2)).is_some() {
+            if all.suspected_state(id(2)).is_some() {
                 prop_assert!(silent_ms >= u64::from(ttl_ms), "{silent_ms} of {ttl_ms} ms");
             }
         }

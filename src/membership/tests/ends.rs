@@ -7,12 +7,12 @@ use tokio::sync::mpsc;
 use super::world::{Faults, Machine, Replica, TTL, ms, options, start, start_on, wait, within};
 use crate::clock::{Clock, Ids};
 use crate::membership::hand_overs::HandOvers;
+use crate::membership::lease::ReplicaLease;
 use crate::membership::observation::Observation;
 use crate::membership::shell::{Announced, MembershipShared};
-use crate::membership::surety::Surety;
 use crate::membership::wall_check::WallCheck;
 use crate::membership::{Membership, NotSure, Options, Presence, Starter, rounds};
-use crate::store::{ClusterStore, Life};
+use crate::store::{ClusterStore, ReplicaState};
 
 const HANGS: Faults = Faults {
     hangs: true,
@@ -51,7 +51,7 @@ async fn a_replica_stays_sure_while_its_rounds_come_through() {
         assert!(left > ms(3_900) && left <= TTL / 10 * 9, "{left:?}");
     }
     assert!(
-        all[0].machine.tables().lives.is_empty(),
+        all[0].machine.tables().swaps.is_empty(),
         "no swap is needed"
     );
 }
@@ -74,7 +74,7 @@ async fn a_store_that_was_away_for_longer_than_the_ttl_fences_nobody() {
         wait(20_000).await;
         for one in &all {
             assert!(one.is_sure() && !one.is_fenced());
-            assert_eq!(one.life(), Some(Life::Up(2)), "one swap each");
+            assert_eq!(one.state(), Some(ReplicaState::Up(2)), "one swap each");
         }
     }
 }
@@ -99,7 +99,7 @@ async fn a_paused_replica_is_declared_down_and_finds_out_before_it_is_sure() {
     let [a, b, c] = &all[..] else { panic!() };
     a.machine.pause();
     within(6_000, "it is declared down", || {
-        let is_down = a.life() == Some(Life::Down);
+        let is_down = a.state() == Some(ReplicaState::Down);
         assert!(!(is_down && a.is_sure()), "sure by its clock");
         is_down
     })
@@ -127,7 +127,7 @@ async fn a_replica_that_was_paused_for_less_than_the_ttl_comes_back_by_itself() 
     wait(4_700).await;
     all[0].machine.resume();
     within(1_500, "it is sure again", || all[0].is_sure()).await;
-    assert_eq!(all[0].life(), Some(Life::Up(2)));
+    assert_eq!(all[0].state(), Some(ReplicaState::Up(2)));
     wait(20_000).await;
     assert!(all.iter().all(Replica::is_sure));
 }
@@ -166,7 +166,7 @@ async fn of_two_observers_that_race_one_declares_and_both_know() {
         c.membership.declare_down(a.id())
     );
     assert!(one.unwrap() && other.unwrap());
-    assert_eq!(a.machine.tables().lives, [(a.id(), Life::Down)]);
+    assert_eq!(a.machine.tables().swaps, [(a.id(), ReplicaState::Down)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -189,7 +189,7 @@ async fn many_that_ask_for_the_same_replica_declare_it_once() {
     let asked = futures_util::future::join_all(asked).await;
     assert!(asked.into_iter().any(|down| down.is_ok_and(|down| down)));
     assert!(b.membership.declare_down(a.id()).await.unwrap());
-    assert_eq!(a.machine.tables().lives, [(a.id(), Life::Down)]);
+    assert_eq!(a.machine.tables().swaps, [(a.id(), ReplicaState::Down)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -197,7 +197,7 @@ async fn one_that_lives_is_not_declared_down() {
     let all = start(2).await;
     assert!(!all[0].membership.declare_down(all[1].id()).await.unwrap());
     assert!(!all[0].membership.declare_down(all[0].id()).await.unwrap());
-    assert!(all[0].machine.tables().lives.is_empty());
+    assert!(all[0].machine.tables().swaps.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -244,7 +244,7 @@ async fn one_that_cannot_read_its_row_goes_on_by_its_life() {
         ..NONE
     });
     wait(60_000).await;
-    assert!(matches!(a.life(), Some(Life::Up(10..20))));
+    assert!(matches!(a.state(), Some(ReplicaState::Up(10..20))));
     assert!(!a.is_fenced());
     assert!(matches!(b.membership.presence(a.id()), Presence::Live(_)));
 }
@@ -260,7 +260,10 @@ async fn a_swap_of_unknown_outcome_is_followed_by_another_one() {
         ..NONE
     });
     a.machine.resume();
-    within(500, "it was applied", || a.life() == Some(Life::Up(2))).await;
+    within(500, "it was applied", || {
+        a.state() == Some(ReplicaState::Up(2))
+    })
+    .await;
     wait(100).await;
     assert!(!a.is_sure() && !a.is_fenced());
     a.machine.set(NONE);
@@ -290,7 +293,7 @@ async fn one_whose_row_was_deleted_is_fenced() {
     assert_eq!(presence, Presence::Down);
 }
 
-/// Two processes with the id, the life and the heartbeats of one.
+/// Two processes with the id, the incarnation and the heartbeats of one.
 async fn clones(apart_ms: u64) -> Vec<Arc<Membership>> {
     let all = start(1).await;
     let [origin] = &all[..] else { panic!() };
@@ -310,7 +313,7 @@ async fn clones(apart_ms: u64) -> Vec<Arc<Membership>> {
                 Arc::clone(&machine) as Arc<dyn Clock>,
                 mpsc::channel(1).0,
             ),
-            surety: Surety::announced(machine.boot(), row.heartbeat, TTL),
+            lease: ReplicaLease::announced(machine.boot(), row.heartbeat, TTL),
             observation: Observation::new(&row),
         })
     };
@@ -341,7 +344,7 @@ async fn one_that_stops_is_down_for_the_others_at_once() {
     let [a, b] = &all[..] else { panic!() };
     a.membership.stop().await.unwrap();
     assert_eq!(a.membership.is_sure(), Err(NotSure::Stopped));
-    assert_eq!(a.life(), Some(Life::Stopped));
+    assert_eq!(a.state(), Some(ReplicaState::Stopped));
     within(600, "it is down", || {
         b.membership.presence(a.id()) == Presence::Down
     })
@@ -363,7 +366,7 @@ async fn a_stop_of_unknown_outcome_is_tried_again_and_given_up_in_bounded_time()
     };
     let (stopped, ()) = tokio::join!(stop, heal);
     stopped.unwrap();
-    assert_eq!(all[0].life(), Some(Life::Stopped));
+    assert_eq!(all[0].state(), Some(ReplicaState::Stopped));
 
     let all = start(1).await;
     all[0].machine.set(HANGS);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::world::{Faults, Machine, ms, options, start, start_on, wait, within};
 use crate::lock::{Key, KeyId, ReplicaId, TableName};
 use crate::membership::{Presence, Ranked, Starter};
-use crate::store::{HandOverRequest, HandOverSubject, Life};
+use crate::store::{HandOverRequest, HandOverSubject, ReplicaState};
 
 fn key(n: u64) -> KeyId {
     KeyId {
@@ -101,7 +101,10 @@ async fn a_start_that_was_never_finished_is_declared_down_by_others() {
     assert!(starter.start().await.is_err());
     within(7_000, "it is down", || {
         let tables = machine.tables();
-        tables.rows.values().any(|row| row.life == Life::Down)
+        tables
+            .rows
+            .values()
+            .any(|row| row.state == ReplicaState::Down)
     })
     .await;
     assert!(all[0].is_sure());

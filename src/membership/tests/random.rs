@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::world::{Faults, Machine, Replica, start_on, wait};
-use crate::store::Life;
+use crate::store::ReplicaState;
 
 fn faults(machine: &Machine) -> Faults {
     let one_in = |n| machine.below(n) == 0;
@@ -23,7 +23,7 @@ fn faults(machine: &Machine) -> Faults {
 
 fn check(all: &[Replica], seed: u64) {
     for one in all {
-        let is_up = matches!(one.life(), Some(Life::Up(_)));
+        let is_up = matches!(one.state(), Some(ReplicaState::Up(_)));
         assert!(is_up || !one.is_sure(), "seed {seed}: sure, and down");
         for other in all {
             let permits = other.membership.presence(one.id()) == crate::membership::Presence::Down;

@@ -10,7 +10,7 @@ use crate::lock::{Key, KeyId, ReplicaId, TableName};
 use crate::membership::{
     InvalidReplicaTtl, Membership, NotSure, Presence, Ranked, StartError, Starter,
 };
-use crate::store::Life;
+use crate::store::ReplicaState;
 
 #[tokio::test(start_paused = true)]
 async fn tries_to_start_share_an_id_and_leave_one_row() {
@@ -52,7 +52,7 @@ async fn tries_for_longer_than_the_ttl_end_the_first_id_and_take_another() {
     machine.set(Faults::default());
     let started = starter.start().await.unwrap();
     assert_ne!(started.id(), first);
-    assert_eq!(machine.tables().rows[&first].life, Life::Stopped);
+    assert_eq!(machine.tables().rows[&first].state, ReplicaState::Stopped);
     assert!(started.is_sure().is_ok());
 }
 
@@ -82,7 +82,7 @@ async fn a_fenced_replica_is_followed_by_one_under_a_new_id() {
     let machine = Machine::new(&Arc::default(), 1);
     let mut starter = Starter::new(options(&machine, "a").0).unwrap();
     let first = starter.start().await.unwrap();
-    machine.tables().rows.get_mut(&first.id()).unwrap().life = Life::Down;
+    machine.tables().rows.get_mut(&first.id()).unwrap().state = ReplicaState::Down;
     let mut fenced = first.fenced();
     let _ = fenced.wait_for(|fenced| *fenced).await;
     let second = starter.start().await.unwrap();

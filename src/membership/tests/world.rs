@@ -13,7 +13,9 @@ use uuid::Uuid;
 use crate::clock::{Clock, Ids, Sleep};
 use crate::lock::ReplicaId;
 use crate::membership::{Membership, OpenHandOver, Options, Starter};
-use crate::store::{ClusterStore, HandOverRequest, Life, LifeSwap, ReplicaRow, StoreError};
+use crate::store::{
+    ClusterStore, HandOverRequest, ReplicaRow, ReplicaState, StateSwap, StoreError,
+};
 
 /// The replica TTL of these tests.
 pub const TTL: Duration = Duration::from_secs(5);
@@ -42,7 +44,7 @@ pub struct Tables {
     pub rows: BTreeMap<ReplicaId, ReplicaRow>,
     pub request_rows: Vec<HandOverRequest>,
     /// Lives that were written, in their order.
-    pub lives: Vec<(ReplicaId, Life)>,
+    pub swaps: Vec<(ReplicaId, ReplicaState)>,
     /// What the store's clock shows beyond the machines', in microseconds.
     pub ahead_us: u64,
     /// How often all rows were read.
@@ -62,9 +64,9 @@ pub struct Faults {
     pub loses_lists: bool,
     /// Reads of hand-over requests are not answered, ever.
     pub hangs_requests: bool,
-    /// Swaps of life get lost, and announcements.
+    /// Swaps of incarnation get lost, and announcements.
     pub loses_swaps: bool,
-    /// Swaps of life, and announcements, are done, and nobody hears of it.
+    /// Swaps of incarnation, and announcements, are done, and nobody hears of it.
     pub swaps_unheard: bool,
     /// Each way takes up to this long.
     pub delay_ms_max: u64,
@@ -212,7 +214,7 @@ impl ClusterStore for Machine {
         let faults = self.faults();
         let done = self.request(faults.loses_swaps, |tables| {
             match tables.rows.get_mut(&row.id) {
-                Some(there) if there.life != row.life => {}
+                Some(there) if there.state != row.state => {}
                 Some(there) => there.heartbeat = there.heartbeat.max(row.heartbeat),
                 None => {
                     tables.rows.insert(row.id, row.clone());
@@ -242,28 +244,33 @@ impl ClusterStore for Machine {
         written.ok_or_else(lost)
     }
 
-    async fn swap_life(&self, id: ReplicaId, expected: Life, next: Life) -> LifeSwap {
+    async fn swap_state(
+        &self,
+        id: ReplicaId,
+        expected: ReplicaState,
+        next: ReplicaState,
+    ) -> StateSwap {
         let faults = self.faults();
         let swap = |tables: &mut Tables| {
             let Some(row) = tables.rows.get_mut(&id) else {
-                return LifeSwap::Conflict(None);
+                return StateSwap::Conflict(None);
             };
-            if row.life != expected {
-                return LifeSwap::Conflict(Some(row.life));
+            if row.state != expected {
+                return StateSwap::Conflict(Some(row.state));
             }
-            row.life = next;
-            tables.lives.push((id, next));
-            LifeSwap::Applied
+            row.state = next;
+            tables.swaps.push((id, next));
+            StateSwap::Applied
         };
         let came = self.request(faults.loses_swaps, swap).await;
         let came = came.filter(|_| !faults.swaps_unheard);
-        came.unwrap_or_else(|| LifeSwap::Unknown(lost()))
+        came.unwrap_or_else(|| StateSwap::Unknown(lost()))
     }
 
     async fn forget_replica(&self, id: ReplicaId) -> Result<(), StoreError> {
         let forget = |tables: &mut Tables| {
             let row = tables.rows.get(&id);
-            if row.is_some_and(|row| !matches!(row.life, Life::Up(_))) {
+            if row.is_some_and(|row| !matches!(row.state, ReplicaState::Up(_))) {
                 tables.rows.remove(&id);
             }
         };
@@ -322,12 +329,12 @@ impl Replica {
     }
 
     /// What its row says.
-    pub fn life(&self) -> Option<Life> {
+    pub fn state(&self) -> Option<ReplicaState> {
         self.machine
             .tables()
             .rows
             .get(&self.id())
-            .map(|row| row.life)
+            .map(|row| row.state)
     }
 }
 

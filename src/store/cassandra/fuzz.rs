@@ -133,7 +133,7 @@ impl Input<'_> {
             | "volatile_end" | "kept" | "digest" | "seq" | "heartbeat" => {
                 Value::BigInt(i64::from_be_bytes(self.take()))
             }
-            "width" | "first_left" | "ttl" | "epoch" | "disconnect_grace" | "life" => {
+            "width" | "first_left" | "ttl" | "epoch" | "disconnect_grace" | "state" => {
                 Value::Int(i32::from_be_bytes(self.take()))
             }
             "unsynced" | "open" => Value::Boolean(self.byte() & 1 == 1),

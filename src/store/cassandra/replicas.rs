@@ -1,13 +1,13 @@
-//! Replicas, their lives and heartbeats (H2).
+//! Replicas, their states and heartbeats (H2).
 //!
 //! All rows are in one partition, which is read by its key: what every replica must read in order to go on then
 //! needs a majority of the nodes of that partition, and not of every range of tokens.
 //!
 //! A cell is written in one of two ways, never in both. Heartbeats are plain writes of one cell by the replica itself;
 //! their timestamp is their number, so that no coordinator's clock can put an earlier one over a later one. All else is
-//! written by lightweight transactions on `life`:
+//! written by lightweight transactions on `state`:
 //!
-//! | `life` | means |
+//! | `state` | means |
 //! |---|---|
 //! | n > 0 | up, for the n-th time |
 //! | -1 | down |
@@ -22,14 +22,15 @@ use super::rows::applied;
 use super::statements::Cql;
 use crate::lock::ReplicaId;
 use crate::store::{
-    ENDED_REPLICAS_MAX, Life, LifeSwap, REPLICAS_MAX, ReplicaRow, StoreError, too_many_replicas,
+    ENDED_REPLICAS_MAX, REPLICAS_MAX, ReplicaRow, ReplicaState, StateSwap, StoreError,
+    too_many_replicas,
 };
 
 /// The partition of all replicas.
 const PART: &str = "replicas";
 const DOWN: i32 = -1;
 const STOPPED: i32 = -2;
-/// A life that is not up is below this.
+/// A state that is not up is below this.
 const UP_ABOVE: i32 = 0;
 /// How many rows a replica deletes when it starts. Each start adds one.
 const FORGOTTEN_AT_START_MAX: usize = 16;
@@ -39,13 +40,13 @@ const FORGOTTEN_AT_START_MAX: usize = 16;
 pub(super) enum FoundRow {
     /// It was announced, and not forgotten.
     Row(ReplicaRow),
-    /// It has no life.
+    /// It has no state.
     Half(ReplicaId),
 }
 
 impl CassandraStore {
     pub(super) async fn announce(&self, row: &ReplicaRow) -> Result<(), StoreError> {
-        let life = encode(row.life)?;
+        let state = encode(row.state)?;
         let values = [
             Value::text(&row.name),
             Value::text(&row.zone),
@@ -54,17 +55,17 @@ impl CassandraStore {
             Value::text(&row.version),
             Value::Timestamp(row.started_at_ms),
             Value::Int(row.ttl_ms.cast_signed()),
-            Value::Int(life),
+            Value::Int(state),
             Value::text(PART),
             Value::Uuid(row.id.0),
         ];
         let answer = answered(self.ask(Cql::Announce, &values).await?)?;
-        if let LifeAnswer::Met(met) = answer
-            && met != Some(row.life)
+        if let StateAnswer::Met(met) = answer
+            && met != Some(row.state)
         {
             let id = row.id;
             return Err(StoreError::Unavailable(format!(
-                "the replica {id} was announced before, and its life is {met:?} by now"
+                "the replica {id} was announced before, and its state is {met:?} by now"
             )));
         }
         self.write_heartbeat(row.id, row.heartbeat).await?;
@@ -90,10 +91,15 @@ impl CassandraStore {
         Ok(())
     }
 
-    pub(super) async fn change_life(&self, id: ReplicaId, expected: Life, next: Life) -> LifeSwap {
+    pub(super) async fn change_state(
+        &self,
+        id: ReplicaId,
+        expected: ReplicaState,
+        next: ReplicaState,
+    ) -> StateSwap {
         let (expected, next) = match (encode(expected), encode(next)) {
             (Ok(expected), Ok(next)) => (expected, next),
-            (Err(error), _) | (_, Err(error)) => return LifeSwap::NotStarted(error),
+            (Err(error), _) | (_, Err(error)) => return StateSwap::NotStarted(error),
         };
         let values = [
             Value::Int(next),
@@ -102,10 +108,10 @@ impl CassandraStore {
             Value::Int(expected),
         ];
         match self.ask(Cql::SwapLife, &values).await.and_then(answered) {
-            Ok(LifeAnswer::Applied) => LifeSwap::Applied,
-            Ok(LifeAnswer::Met(life)) => LifeSwap::Conflict(life),
-            Err(fault) if fault.is_unknown() => LifeSwap::Unknown(fault.into()),
-            Err(fault) => LifeSwap::NotStarted(fault.into()),
+            Ok(StateAnswer::Applied) => StateSwap::Applied,
+            Ok(StateAnswer::Met(state)) => StateSwap::Conflict(state),
+            Err(fault) if fault.is_unknown() => StateSwap::Unknown(fault.into()),
+            Err(fault) => StateSwap::NotStarted(fault.into()),
         }
     }
 
@@ -123,7 +129,7 @@ impl CassandraStore {
         self.each_replica(|found| {
             match found {
                 FoundRow::Half(id) => half.push(id),
-                FoundRow::Row(row) if matches!(row.life, Life::Up(_)) => {}
+                FoundRow::Row(row) if matches!(row.state, ReplicaState::Up(_)) => {}
                 FoundRow::Row(_) if listed < ENDED_REPLICAS_MAX => listed += 1,
                 FoundRow::Row(row) => ended.push(row.id),
             }
@@ -149,11 +155,13 @@ impl CassandraStore {
             let FoundRow::Row(row) = found else {
                 return Ok(());
             };
-            match row.life {
-                Life::Up(_) if up == REPLICAS_MAX => return Err(too_many_replicas()),
-                Life::Up(_) => up += 1,
-                Life::Down | Life::Stopped if ended == ENDED_REPLICAS_MAX => return Ok(()),
-                Life::Down | Life::Stopped => ended += 1,
+            match row.state {
+                ReplicaState::Up(_) if up == REPLICAS_MAX => return Err(too_many_replicas()),
+                ReplicaState::Up(_) => up += 1,
+                ReplicaState::Down | ReplicaState::Stopped if ended == ENDED_REPLICAS_MAX => {
+                    return Ok(());
+                }
+                ReplicaState::Down | ReplicaState::Stopped => ended += 1,
             }
             replicas.push(row);
             Ok(())
@@ -187,52 +195,52 @@ impl CassandraStore {
     }
 }
 
-/// What came of a transaction on a life.
+/// What came of a transaction on a state.
 #[derive(Debug, PartialEq, Eq)]
-enum LifeAnswer {
+enum StateAnswer {
     Applied,
-    /// The life is this one.
-    Met(Option<Life>),
+    /// The state is this one.
+    Met(Option<ReplicaState>),
 }
 
-/// The answer to a transaction on a life: what was met comes with it.
-fn answered(rows: Vec<Row>) -> Result<LifeAnswer, Fault> {
+/// The answer to a transaction on a state: what was met comes with it.
+fn answered(rows: Vec<Row>) -> Result<StateAnswer, Fault> {
     let mut met = rows.first().cloned();
     if applied(rows)? {
-        return Ok(LifeAnswer::Applied);
+        return Ok(StateAnswer::Applied);
     }
-    let life = met.as_mut().map_or(Ok(None), |row| row.int("life"));
-    let life = life.map_err(StoreError::from);
-    let life = life.and_then(|life| life.map(life_of).transpose());
+    let state = met.as_mut().map_or(Ok(None), |row| row.int("state"));
+    let state = state.map_err(StoreError::from);
+    let state = state.and_then(|state| state.map(state_of).transpose());
     // It was certainly not applied, and nobody knows by what: as if nobody had been asked.
-    let life = life.map_err(|error| Fault::NotStarted(error.to_string()))?;
-    Ok(LifeAnswer::Met(life))
+    let state = state.map_err(|error| Fault::NotStarted(error.to_string()))?;
+    Ok(StateAnswer::Met(state))
 }
 
-fn encode(life: Life) -> Result<i32, StoreError> {
-    match life {
-        Life::Up(times) => i32::try_from(times)
+fn encode(state: ReplicaState) -> Result<i32, StoreError> {
+    match state {
+        ReplicaState::Up(times) => i32::try_from(times)
             .ok()
             .filter(|times| *times > UP_ABOVE)
-            .ok_or_else(|| StoreError::Damaged(format!("{life:?} is no life"))),
-        Life::Down => Ok(DOWN),
-        Life::Stopped => Ok(STOPPED),
+            .ok_or_else(|| StoreError::Damaged(format!("{state:?} is no state"))),
+        ReplicaState::Down => Ok(DOWN),
+        ReplicaState::Stopped => Ok(STOPPED),
     }
 }
 
-fn life_of(cell: i32) -> Result<Life, StoreError> {
+fn state_of(cell: i32) -> Result<ReplicaState, StoreError> {
     match cell {
-        DOWN => Ok(Life::Down),
-        STOPPED => Ok(Life::Stopped),
-        times if times > UP_ABOVE => Ok(Life::Up(times.cast_unsigned())),
-        other => Err(StoreError::Damaged(format!("the life {other} is none"))),
+        DOWN => Ok(ReplicaState::Down),
+        STOPPED => Ok(ReplicaState::Stopped),
+        times if times > UP_ABOVE => Ok(ReplicaState::Up(times.cast_unsigned())),
+        other => Err(StoreError::Damaged(format!("the state {other} is none"))),
     }
 }
 
-/// A row. Everything but the heartbeat is written at once, so where there is a life, there is all of it.
+/// A row. Everything but the heartbeat is written at once, so where there is a state, there is all of it.
 pub(super) fn decode(mut row: Row) -> Result<FoundRow, StoreError> {
     let id = ReplicaId(present(row.uuid("id")?, "id")?);
-    let Some(life) = row.int("life")? else {
+    let Some(state) = row.int("state")? else {
         return Ok(FoundRow::Half(id));
     };
     let mut text = |column| present(row.text(column)?, column);
@@ -247,7 +255,7 @@ pub(super) fn decode(mut row: Row) -> Result<FoundRow, StoreError> {
         ttl_ms: present(row.int("ttl")?, "ttl")?.cast_unsigned(),
         // The first one follows the row.
         heartbeat: number(row.bigint("heartbeat")?.unwrap_or(0))?,
-        life: life_of(life)?,
+        state: state_of(state)?,
     }))
 }
 
@@ -264,48 +272,48 @@ mod tests {
 
     #[test]
     fn a_life_reads_back_and_what_is_none_does_not() {
-        for life in [
-            Life::Up(1),
-            Life::Up(i32::MAX as u32),
-            Life::Down,
-            Life::Stopped,
+        for state in [
+            ReplicaState::Up(1),
+            ReplicaState::Up(i32::MAX as u32),
+            ReplicaState::Down,
+            ReplicaState::Stopped,
         ] {
-            assert_eq!(life_of(encode(life).unwrap()).unwrap(), life);
+            assert_eq!(state_of(encode(state).unwrap()).unwrap(), state);
         }
-        for none in [Life::Up(0), Life::Up(1 << 31)] {
+        for none in [ReplicaState::Up(0), ReplicaState::Up(1 << 31)] {
             assert!(encode(none).is_err(), "{none:?}");
         }
         for none in [0, -3, i32::MIN] {
-            assert!(life_of(none).is_err(), "{none}");
+            assert!(state_of(none).is_err(), "{none}");
         }
     }
 
     #[test]
     fn only_a_life_that_is_not_up_may_be_forgotten() {
-        let below = |life| encode(life).unwrap() < UP_ABOVE;
-        assert!(below(Life::Down) && below(Life::Stopped));
-        assert!(!below(Life::Up(1)) && !below(Life::Up(9)));
+        let below = |state| encode(state).unwrap() < UP_ABOVE;
+        assert!(below(ReplicaState::Down) && below(ReplicaState::Stopped));
+        assert!(!below(ReplicaState::Up(1)) && !below(ReplicaState::Up(9)));
     }
 
     #[test]
     fn what_a_swap_met_comes_with_its_answer() {
         let no = Some(Value::Boolean(false));
-        let met = |life| answered(vec![row(&[("[applied]", no.clone()), ("life", life)])]);
+        let met = |state| answered(vec![row(&[("[applied]", no.clone()), ("state", state)])]);
         assert_eq!(
             met(Some(Value::Int(-1))),
-            Ok(LifeAnswer::Met(Some(Life::Down)))
+            Ok(StateAnswer::Met(Some(ReplicaState::Down)))
         );
-        assert_eq!(met(None), Ok(LifeAnswer::Met(None)));
+        assert_eq!(met(None), Ok(StateAnswer::Met(None)));
         let nothing = vec![row(&[("[applied]", no.clone())])];
-        assert_eq!(answered(nothing), Ok(LifeAnswer::Met(None)));
+        assert_eq!(answered(nothing), Ok(StateAnswer::Met(None)));
         assert!(matches!(
             met(Some(Value::Int(0))),
             Err(Fault::NotStarted(_))
         ));
         // ScyllaDB says what was there before.
         let yes = ("[applied]", Some(Value::Boolean(true)));
-        let done = vec![row(&[yes, ("life", Some(Value::Int(1)))])];
-        assert_eq!(answered(done), Ok(LifeAnswer::Applied));
+        let done = vec![row(&[yes, ("state", Some(Value::Int(1)))])];
+        assert_eq!(answered(done), Ok(StateAnswer::Applied));
         assert!(matches!(answered(Vec::new()), Err(Fault::Unknown(_))));
     }
 
@@ -314,7 +322,7 @@ mod tests {
         let id = uuid::Uuid::from_u128(3);
         let half = row(&[
             ("id", Some(Value::Uuid(id))),
-            ("life", None),
+            ("state", None),
             ("heartbeat", Some(Value::BigInt(7))),
         ]);
         assert_eq!(decode(half).unwrap(), FoundRow::Half(ReplicaId(id)));

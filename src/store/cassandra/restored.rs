@@ -10,7 +10,7 @@ use super::statements::Cql;
 use super::{CassandraOpenError, CassandraStore};
 use crate::clock::{Clock as _, SystemClock};
 use crate::store::floor::fence_floor;
-use crate::store::{ClusterStore as _, Life, LifeSwap, ReplicaRow, StoreError};
+use crate::store::{ClusterStore as _, ReplicaRow, ReplicaState, StateSwap, StoreError};
 
 /// How far above the clock a floor may be asked for: tokens are refused beyond that.
 const ABOVE_US_MAX: u64 = 2 * 24 * 60 * 60 * 1_000_000;
@@ -108,15 +108,21 @@ async fn declare_all_down(store: &CassandraStore) -> Result<Vec<ReplicaRow>, Res
 }
 
 fn up(mut rows: Vec<ReplicaRow>) -> Vec<ReplicaRow> {
-    rows.retain(|row| matches!(row.life, Life::Up(_)));
+    rows.retain(|row| matches!(row.state, ReplicaState::Up(_)));
     rows
 }
 
 async fn declare_down(store: &CassandraStore, row: ReplicaRow) -> Result<(), RestoredError> {
-    match store.swap_life(row.id, row.life, Life::Down).await {
-        LifeSwap::Applied | LifeSwap::Conflict(Some(Life::Down | Life::Stopped) | None) => Ok(()),
-        LifeSwap::Conflict(Some(Life::Up(_))) => Err(RestoredError::Running(Box::new(row))),
-        LifeSwap::Unknown(error) | LifeSwap::NotStarted(error) => Err(error.into()),
+    match store
+        .swap_state(row.id, row.state, ReplicaState::Down)
+        .await
+    {
+        StateSwap::Applied
+        | StateSwap::Conflict(Some(ReplicaState::Down | ReplicaState::Stopped) | None) => Ok(()),
+        StateSwap::Conflict(Some(ReplicaState::Up(_))) => {
+            Err(RestoredError::Running(Box::new(row)))
+        }
+        StateSwap::Unknown(error) | StateSwap::NotStarted(error) => Err(error.into()),
     }
 }
 
@@ -124,7 +130,7 @@ async fn declare_down(store: &CassandraStore, row: ReplicaRow) -> Result<(), Res
 fn none_runs(before: &[ReplicaRow], now: &[ReplicaRow]) -> Result<(), RestoredError> {
     let runs = |row: &&ReplicaRow| match before.iter().find(|one| one.id == row.id) {
         Some(same) => row.heartbeat != same.heartbeat,
-        None => matches!(row.life, Life::Up(_)),
+        None => matches!(row.state, ReplicaState::Up(_)),
     };
     match now.iter().find(runs) {
         Some(row) => Err(RestoredError::Running(Box::new(row.clone()))),

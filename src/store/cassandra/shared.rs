@@ -4,7 +4,9 @@ use async_trait::async_trait;
 
 use super::CassandraStore;
 use crate::lock::ReplicaId;
-use crate::store::{ClusterStore, HandOverRequest, Life, LifeSwap, ReplicaRow, StoreError};
+use crate::store::{
+    ClusterStore, HandOverRequest, ReplicaRow, ReplicaState, StateSwap, StoreError,
+};
 
 #[async_trait]
 impl ClusterStore for CassandraStore {
@@ -20,8 +22,13 @@ impl ClusterStore for CassandraStore {
         self.write_heartbeat(id, heartbeat).await
     }
 
-    async fn swap_life(&self, id: ReplicaId, expected: Life, next: Life) -> LifeSwap {
-        self.change_life(id, expected, next).await
+    async fn swap_state(
+        &self,
+        id: ReplicaId,
+        expected: ReplicaState,
+        next: ReplicaState,
+    ) -> StateSwap {
+        self.change_state(id, expected, next).await
     }
 
     async fn forget_replica(&self, id: ReplicaId) -> Result<(), StoreError> {

@@ -65,7 +65,7 @@ pub(super) const REPLICA_COLUMNS: [&str; 10] = [
     "version",
     "started_at",
     "ttl",
-    "life",
+    "state",
     "heartbeat",
 ];
 /// Those that a lightweight transaction announces it with, in the order in which they are bound.
@@ -137,15 +137,15 @@ pub enum Cql {
     ForgetSession,
     /// Every session in a range of tokens.
     Sessions,
-    /// The row of a new replica, but for its heartbeats; where there is none with a life.
+    /// The row of a new replica, but for its heartbeats; where there is none with a state.
     Announce,
     /// Write of a heartbeat, with its number for a timestamp.
     Heartbeat,
-    /// Compare-and-swap of the life of a replica.
+    /// Compare-and-swap of the state of a replica.
     SwapLife,
     /// Delete the row of a replica that is not up.
     ForgetReplica,
-    /// Delete what heartbeats left of a row that has no life.
+    /// Delete what heartbeats left of a row that has no state.
     ForgetHalfReplica,
     /// The rows of all replicas.
     Replicas,
@@ -364,20 +364,20 @@ impl Cql {
             // other. By transactions all of a row but `heartbeat`, whose timestamp is its number, so that no clock orders
             // heartbeats. A deletion, by a transaction, is above all of them.
             Cql::Announce => format!(
-                "UPDATE {replicas} SET {} WHERE \"part\" = ? AND \"id\" = ? IF \"life\" = null",
+                "UPDATE {replicas} SET {} WHERE \"part\" = ? AND \"id\" = ? IF \"state\" = null",
                 assigned(&REPLICA_COLUMNS[ANNOUNCED])
             ),
             Cql::Heartbeat => format!(
                 "UPDATE {replicas} USING TIMESTAMP ? SET \"heartbeat\" = ? WHERE \"part\" = ? AND \"id\" = ?"
             ),
             Cql::SwapLife => format!(
-                "UPDATE {replicas} SET \"life\" = ? WHERE \"part\" = ? AND \"id\" = ? IF \"life\" = ?"
+                "UPDATE {replicas} SET \"state\" = ? WHERE \"part\" = ? AND \"id\" = ? IF \"state\" = ?"
             ),
             Cql::ForgetReplica => {
-                format!("DELETE FROM {replicas} WHERE \"part\" = ? AND \"id\" = ? IF \"life\" < ?")
+                format!("DELETE FROM {replicas} WHERE \"part\" = ? AND \"id\" = ? IF \"state\" < ?")
             }
             Cql::ForgetHalfReplica => format!(
-                "DELETE FROM {replicas} WHERE \"part\" = ? AND \"id\" = ? IF \"life\" = null"
+                "DELETE FROM {replicas} WHERE \"part\" = ? AND \"id\" = ? IF \"state\" = null"
             ),
             Cql::Replicas => format!(
                 "SELECT {} FROM {replicas} WHERE \"part\" = ?",
@@ -488,12 +488,12 @@ mod tests {
         for ask in transactions {
             assert_eq!(ask.usage(), Use::Cas);
             let text = ask.text(&keyspace);
-            assert!(text.contains(" IF \"life\" "), "{text}");
+            assert!(text.contains(" IF \"state\" "), "{text}");
             assert!(!text.contains("TIMESTAMP"), "{text}");
             assert!(!text.contains("heartbeat"), "{text}");
         }
         let heartbeat = Cql::Heartbeat.text(&keyspace);
-        assert!(!heartbeat.contains("life"), "{heartbeat}");
+        assert!(!heartbeat.contains("state"), "{heartbeat}");
     }
 
     #[test]

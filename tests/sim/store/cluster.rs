@@ -8,8 +8,8 @@ use fermata::key::KeyState;
 use fermata::lock::{Key, KeyId, LockRef, ReplicaId, SessionId, TableName};
 use fermata::store::cassandra::modelled::Cql;
 use fermata::store::{
-    Cell, HAND_OVER_REQUEST_KEPT, HandOverRequest, Life, LifeSwap, ReplicaRow, SessionRow,
-    SessionSwap,
+    Cell, HAND_OVER_REQUEST_KEPT, HandOverRequest, ReplicaRow, ReplicaState, SessionRow,
+    SessionSwap, StateSwap,
 };
 use fermata_cassandra::Value;
 use tokio::time::Instant;
@@ -168,12 +168,12 @@ impl Cluster {
         }
         rows.states.insert(id.clone(), new.clone());
         drop(rows);
-        self.check_surety();
+        self.check_lease();
         self.beliefs.swapped(&self.log, id.key.as_str(), new);
     }
 
     /// No replica answers that is not up (H2), at whatever moment this is asked.
-    fn check_surety(&self) {
+    fn check_lease(&self) {
         let answering: Vec<ReplicaId> = {
             let engines = self.engines.lock().unwrap();
             engines.iter().map(Engine::replica).collect()
@@ -181,7 +181,7 @@ impl Cluster {
         let rows = self.rows();
         for id in answering {
             let is_gone = match rows.replicas.get(&id) {
-                Some(row) => !matches!(row.life, Life::Up(_)),
+                Some(row) => !matches!(row.state, ReplicaState::Up(_)),
                 None => rows.forgotten.contains(&id),
             };
             if is_gone {
@@ -191,21 +191,26 @@ impl Cluster {
         }
     }
 
-    /// Replaces a life.
-    pub fn swap_life(&self, id: ReplicaId, expected: Life, next: Life) -> (LifeSwap, String) {
-        let swapped = self.rows().swap_life(id, expected, next);
+    /// Replaces a state.
+    pub fn swap_state(
+        &self,
+        id: ReplicaId,
+        expected: ReplicaState,
+        next: ReplicaState,
+    ) -> (StateSwap, String) {
+        let swapped = self.rows().swap_state(id, expected, next);
         let words = match &swapped {
-            LifeSwap::Applied => format!("applied: {next:?}"),
+            StateSwap::Applied => format!("applied: {next:?}"),
             other => format!("{other:?}"),
         };
-        self.check_surety();
+        self.check_lease();
         (swapped, words)
     }
 
     /// Writes a heartbeat.
     pub fn heartbeat(&self, id: ReplicaId, heartbeat: u64) {
         self.rows().write_heartbeat(id, heartbeat);
-        self.check_surety();
+        self.check_lease();
     }
 
     /// Live entries of all keys, in words.
@@ -280,9 +285,9 @@ impl Rows {
         if !by.contains(&home.replica) {
             return Err("it is not the home's, and makes another one home");
         }
-        match self.replicas.get(&before.replica).map(|row| row.life) {
-            Some(Life::Up(_)) => Err("it is taken from a home that is up"),
-            Some(Life::Down | Life::Stopped) => Ok(()),
+        match self.replicas.get(&before.replica).map(|row| row.state) {
+            Some(ReplicaState::Up(_)) => Err("it is taken from a home that is up"),
+            Some(ReplicaState::Down | ReplicaState::Stopped) => Ok(()),
             None if self.forgotten.contains(&before.replica) => Ok(()),
             None => Err("it is taken from a home that nobody knows"),
         }
@@ -341,16 +346,16 @@ impl Rows {
         above.take(limit).cloned().collect()
     }
 
-    /// A plain write whose timestamp is the heartbeat, as [`Rows::heartbeat`]; a life that was swapped stays.
+    /// A plain write whose timestamp is the heartbeat, as [`Rows::heartbeat`]; a state that was swapped stays.
     pub fn announce(&mut self, row: &ReplicaRow) {
         if self.forgotten.contains(&row.id) {
             return;
         }
         match self.replicas.get_mut(&row.id) {
             Some(present) if present.heartbeat < row.heartbeat => {
-                let life = present.life;
+                let state = present.state;
                 *present = row.clone();
-                present.life = life;
+                present.state = state;
             }
             Some(_) => {}
             None => {
@@ -370,19 +375,24 @@ impl Rows {
         }
     }
 
-    fn swap_life(&mut self, id: ReplicaId, expected: Life, next: Life) -> LifeSwap {
+    fn swap_state(
+        &mut self,
+        id: ReplicaId,
+        expected: ReplicaState,
+        next: ReplicaState,
+    ) -> StateSwap {
         match self.replicas.get_mut(&id) {
-            Some(row) if row.life == expected => {
-                row.life = next;
-                LifeSwap::Applied
+            Some(row) if row.state == expected => {
+                row.state = next;
+                StateSwap::Applied
             }
-            other => LifeSwap::Conflict(other.map(|row| row.life)),
+            other => StateSwap::Conflict(other.map(|row| row.state)),
         }
     }
 
     /// For good: what comes late does not bring it back.
     pub fn forget_replica(&mut self, id: ReplicaId) {
-        if (self.replicas.get(&id)).is_some_and(|row| !matches!(row.life, Life::Up(_))) {
+        if (self.replicas.get(&id)).is_some_and(|row| !matches!(row.state, ReplicaState::Up(_))) {
             self.replicas.remove(&id);
             self.forgotten.insert(id);
         }

@@ -39,7 +39,7 @@ pub enum Ambush {
     /// A swap that changes the home of a key.
     Home,
     Write,
-    Life,
+    ReplicaState,
 }
 
 /// Why there is no answer.
@@ -136,7 +136,7 @@ impl StoreLink {
         let percent = self.weather.lock().unwrap().percent_of_swaps;
         let is_ambushed = self.is_ambushed(kind);
         let mut rng = self.rng.lock().unwrap();
-        let is_lost = kind != Ambush::Life && rng.below(100) < percent;
+        let is_lost = kind != Ambush::ReplicaState && rng.below(100) < percent;
         if !is_ambushed && !is_lost {
             return drawn;
         }

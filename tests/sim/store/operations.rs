@@ -7,8 +7,9 @@ use async_trait::async_trait;
 use fermata::key::KeyState;
 use fermata::lock::{Key, KeyId, ReplicaId, SessionId, TableName};
 use fermata::store::{
-    Cell, ClusterStore, DataStore, HandOverRequest, KeyStore, Life, LifeSwap, Listed, ReplicaRow,
-    SessionRow, SessionStore, SessionSwap, StoreCounts, StoreError, StoreHealth, Swap, Written,
+    Cell, ClusterStore, DataStore, HandOverRequest, KeyStore, Listed, ReplicaRow, ReplicaState,
+    SessionRow, SessionStore, SessionSwap, StateSwap, StoreCounts, StoreError, StoreHealth, Swap,
+    Written,
 };
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -258,15 +259,20 @@ impl ClusterStore for StoreLink {
             .await?)
     }
 
-    async fn swap_life(&self, id: ReplicaId, expected: Life, next: Life) -> LifeSwap {
-        let what = format!("life of {id}: {expected:?} to {next:?}");
+    async fn swap_state(
+        &self,
+        id: ReplicaId,
+        expected: ReplicaState,
+        next: ReplicaState,
+    ) -> StateSwap {
+        let what = format!("state of {id}: {expected:?} to {next:?}");
         self.alive().await;
-        let drawn = self.draw_or_ambushed(Ambush::Life);
-        let swap = move |cluster: &Cluster| cluster.swap_life(id, expected, next);
+        let drawn = self.draw_or_ambushed(Ambush::ReplicaState);
+        let swap = move |cluster: &Cluster| cluster.swap_state(id, expected, next);
         match self.of_fate(what, drawn, swap).await {
             Ok(swap) => swap,
-            Err(Failed::NotStarted) => LifeSwap::NotStarted(Failed::NotStarted.into()),
-            Err(Failed::Unknown) => LifeSwap::Unknown(Failed::Unknown.into()),
+            Err(Failed::NotStarted) => StateSwap::NotStarted(Failed::NotStarted.into()),
+            Err(Failed::Unknown) => StateSwap::Unknown(Failed::Unknown.into()),
         }
     }
 

@@ -10,7 +10,7 @@ use fermata::key::KeyState;
 use fermata::lock::KeyId;
 use fermata::store::cassandra::{CassandraOpenError, CassandraOptions, CassandraStore};
 use fermata::store::{
-    Cell, ClusterStore, DataStore, KeyStore, Life, LifeSwap, StoreError, Swap, Written,
+    Cell, ClusterStore, DataStore, KeyStore, ReplicaState, StateSwap, StoreError, Swap, Written,
 };
 
 use super::World;
@@ -312,19 +312,19 @@ async fn a_life_changes_once_for_each_time_that_it_is_changed_whatever_is_lost()
     }
     let mut all_unknown = 0;
     for times in 1..=80 {
-        let (now, next) = (Life::Up(times), Life::Up(times + 1));
+        let (now, next) = (ReplicaState::Up(times), ReplicaState::Up(times + 1));
         let mut is_unknown = false;
         loop {
-            match store.swap_life(id, now, next).await {
-                LifeSwap::Applied => break,
+            match store.swap_state(id, now, next).await {
+                StateSwap::Applied => break,
                 // One of those before took effect.
-                LifeSwap::Conflict(met) => {
+                StateSwap::Conflict(met) => {
                     assert!(is_unknown, "{met:?} instead of {now:?}");
                     assert_eq!(met, Some(next));
                     break;
                 }
-                LifeSwap::Unknown(_) => is_unknown = true,
-                LifeSwap::NotStarted(error) => println!("{error}"),
+                StateSwap::Unknown(_) => is_unknown = true,
+                StateSwap::NotStarted(error) => println!("{error}"),
             }
         }
         all_unknown += usize::from(is_unknown);
@@ -334,7 +334,7 @@ async fn a_life_changes_once_for_each_time_that_it_is_changed_whatever_is_lost()
                 Err(error) => println!("{error}"),
             }
         };
-        let lives: Vec<_> = listed.iter().map(|row| (row.id, row.life)).collect();
+        let lives: Vec<_> = listed.iter().map(|row| (row.id, row.state)).collect();
         assert_eq!(lives, [(id, next)]);
     }
     println!("{all_unknown} of 80 unknown; {:?}", lossy.proxy.counts());

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fermata::key::KeyState;
 use fermata::lock::KeyId;
 use fermata::store::cassandra::{CassandraOptions, CassandraStore};
-use fermata::store::{ClusterStore, KeyStore, Life, LifeSwap, Swap};
+use fermata::store::{ClusterStore, KeyStore, ReplicaState, StateSwap, Swap};
 use tokio::task::block_in_place;
 use tokio::time::sleep;
 
@@ -329,7 +329,7 @@ async fn a_node_that_answers_keep_alives_alone_is_in_the_way_of_two_changes_of_w
     let row = replica_row(1);
     store.announce_replica(&row).await.unwrap();
     let mut lives = 1..;
-    let mut life = row.life;
+    let mut state = row.state;
     for node in 1..=3 {
         let lost = Faults {
             lose_requests: 1.0,
@@ -341,15 +341,15 @@ async fn a_node_that_answers_keep_alives_alone_is_in_the_way_of_two_changes_of_w
         loop {
             tries += 1;
             assert!(tries <= 4, "node {node} is asked again and again");
-            let next = Life::Up(100 + lives.next().unwrap());
-            let swap = store.swap_life(row.id, life, next);
+            let next = ReplicaState::Up(100 + lives.next().unwrap());
+            let swap = store.swap_state(row.id, state, next);
             match tokio::time::timeout(Duration::from_secs(2), swap).await {
-                Ok(LifeSwap::Applied) => {
-                    life = next;
+                Ok(StateSwap::Applied) => {
+                    state = next;
                     break;
                 }
                 // It took effect, and nobody heard so.
-                Ok(LifeSwap::Conflict(Some(other))) => life = other,
+                Ok(StateSwap::Conflict(Some(other))) => state = other,
                 other => println!("node {node}, try {tries}: {other:?}"),
             }
         }

@@ -9,7 +9,7 @@ use fermata::lock::{Key, TableName};
 use fermata::store::cassandra::schema::{self, Replication, Schema};
 use fermata::store::cassandra::{CassandraOptions, CassandraStore};
 use fermata::store::{
-    ClusterStore, ENDED_REPLICAS_MAX, KeyStore, Life, LifeSwap, REPLICAS_MAX, StoreError,
+    ClusterStore, ENDED_REPLICAS_MAX, KeyStore, REPLICAS_MAX, ReplicaState, StateSwap, StoreError,
 };
 use futures_util::StreamExt;
 use tokio::task::block_in_place;
@@ -39,7 +39,7 @@ async fn all_replicas_are_listed_however_many_pages_they_take_and_too_many_are_a
     assert_eq!(listed.len(), REPLICAS_MAX);
     assert!(listed.is_sorted_by_key(|row| row.id));
     assert_eq!(listed[1], replica_row(1), "as the store itself writes one");
-    // One that has no life is none.
+    // One that has no state is none.
     store.heartbeat(replica(most), 1).await.unwrap();
     assert_eq!(store.list_replicas().await.unwrap().len(), REPLICAS_MAX);
     raw.put_replica(replica_row(most)).await;
@@ -83,8 +83,10 @@ async fn what_a_late_heartbeat_leaves_is_no_replica_and_is_cleaned_up_by_the_nex
         store.heartbeat(replica(4), heartbeat).await.unwrap();
     }
     assert_eq!(store.list_replicas().await.unwrap(), [replica_row(3)]);
-    let life = store.swap_life(replica(4), Life::Up(1), Life::Up(2)).await;
-    assert!(matches!(life, LifeSwap::Conflict(None)), "{life:?}");
+    let state = store
+        .swap_state(replica(4), ReplicaState::Up(1), ReplicaState::Up(2))
+        .await;
+    assert!(matches!(state, StateSwap::Conflict(None)), "{state:?}");
     assert_eq!(raw.count(ids).await, 2);
 
     store.announce_replica(&replica_row(5)).await.unwrap();
@@ -107,13 +109,15 @@ async fn a_life_that_is_none_hides_no_replica_in_silence() {
     Raw::of(&world)
         .await
         .run(&format!(
-            "UPDATE \"@KEYSPACE@\".\"membership\" SET \"life\" = 0 WHERE \"part\" = 'replicas' AND \"id\" = {id} IF EXISTS"
+            "UPDATE \"@KEYSPACE@\".\"membership\" SET \"state\" = 0 WHERE \"part\" = 'replicas' AND \"id\" = {id} IF EXISTS"
         ))
         .await;
     let listed = store.list_replicas().await;
     assert!(matches!(listed, Err(StoreError::Damaged(_))), "{listed:?}");
-    let swap = store.swap_life(id, Life::Up(1), Life::Down).await;
-    assert!(matches!(swap, LifeSwap::NotStarted(_)), "{swap:?}");
+    let swap = store
+        .swap_state(id, ReplicaState::Up(1), ReplicaState::Down)
+        .await;
+    assert!(matches!(swap, StateSwap::NotStarted(_)), "{swap:?}");
 }
 
 /// Where each row has one copy, and one of three nodes is paused.

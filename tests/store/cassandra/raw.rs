@@ -71,7 +71,7 @@ impl Raw {
     pub async fn put_replica(&self, row: ReplicaRow) {
         let text = format!(
             "INSERT INTO \"{}\".\"membership\" (part, id, name, zone, address, peer_address, version, started_at, ttl, \
-             life, heartbeat) VALUES ('replicas', {}, '{}', '{}', '{}', '{}', '{}', {}, {}, 1, 0)",
+             state, heartbeat) VALUES ('replicas', {}, '{}', '{}', '{}', '{}', '{}', {}, {}, 1, 0)",
             self.keyspace,
             row.id,
             row.name,
@@ -91,7 +91,7 @@ impl Raw {
         for ids in ids.chunks(100) {
             self.run(&format!(
                 "UPDATE \"@KEYSPACE@\".\"membership\" SET name = '', zone = '', address = '', peer_address = '', version = '', \
-                 started_at = 1, ttl = 1000, life = -1 WHERE part = 'replicas' AND id IN ({})",
+                 started_at = 1, ttl = 1000, state = -1 WHERE part = 'replicas' AND id IN ({})",
                 ids.join(", ")
             ))
             .await;

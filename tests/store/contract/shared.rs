@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fermata::lock::SessionId;
 use fermata::store::{
-    ClusterStore, HandOverRequest, HandOverSubject, Life, LifeSwap, ReplicaRow, Store,
+    ClusterStore, HandOverRequest, HandOverSubject, ReplicaRow, ReplicaState, StateSwap, Store,
 };
 use futures_util::StreamExt;
 use uuid::Uuid;
@@ -18,19 +18,23 @@ async fn announce(cluster: &dyn ClusterStore, numbers: &[u128]) {
     }
 }
 
-/// A swap of the life of replica 3 that is answered for sure.
-async fn swap(cluster: &dyn ClusterStore, expected: Life, next: Life) -> Result<(), Option<Life>> {
-    match cluster.swap_life(replica(3), expected, next).await {
-        LifeSwap::Applied => Ok(()),
-        LifeSwap::Conflict(met) => Err(met),
+/// A swap of the state of replica 3 that is answered for sure.
+async fn swap(
+    cluster: &dyn ClusterStore,
+    expected: ReplicaState,
+    next: ReplicaState,
+) -> Result<(), Option<ReplicaState>> {
+    match cluster.swap_state(replica(3), expected, next).await {
+        StateSwap::Applied => Ok(()),
+        StateSwap::Conflict(met) => Err(met),
         other => panic!("{other:?}"),
     }
 }
 
 /// The lives of all replicas, in the order of their ids.
-async fn lives(cluster: &dyn ClusterStore) -> Vec<Life> {
+async fn lives(cluster: &dyn ClusterStore) -> Vec<ReplicaState> {
     let listed = cluster.list_replicas().await.unwrap();
-    listed.iter().map(|row| row.life).collect()
+    listed.iter().map(|row| row.state).collect()
 }
 
 pub async fn an_announced_replica_is_listed(store: Store) {
@@ -53,7 +57,7 @@ pub async fn a_replica_is_announced_again_until_its_life_changes(store: Store) {
         cluster.list_replicas().await.unwrap(),
         std::slice::from_ref(&again)
     );
-    for next in [Life::Up(2), Life::Down] {
+    for next in [ReplicaState::Up(2), ReplicaState::Down] {
         let before = lives(&*cluster).await[0];
         assert_eq!(swap(&*cluster, before, next).await, Ok(()));
         assert!(cluster.announce_replica(&again).await.is_err(), "{next:?}");
@@ -85,26 +89,29 @@ pub async fn heartbeats_never_go_back(store: Store) {
 
 pub async fn a_life_changes_only_from_what_it_is(store: Store) {
     let cluster = store.cluster.unwrap();
-    let up = Life::Up;
-    assert_eq!(swap(&*cluster, up(1), Life::Down).await, Err(None));
+    let up = ReplicaState::Up;
+    assert_eq!(swap(&*cluster, up(1), ReplicaState::Down).await, Err(None));
     announce(&*cluster, &[3, 5]).await;
-    for other in [up(2), Life::Down, Life::Stopped] {
+    for other in [up(2), ReplicaState::Down, ReplicaState::Stopped] {
         assert_eq!(swap(&*cluster, other, up(3)).await, Err(Some(up(1))));
     }
     assert_eq!(swap(&*cluster, up(1), up(2)).await, Ok(()));
-    assert_eq!(swap(&*cluster, up(1), Life::Down).await, Err(Some(up(2))));
-    assert_eq!(swap(&*cluster, up(2), Life::Stopped).await, Ok(()));
+    assert_eq!(
+        swap(&*cluster, up(1), ReplicaState::Down).await,
+        Err(Some(up(2)))
+    );
+    assert_eq!(swap(&*cluster, up(2), ReplicaState::Stopped).await, Ok(()));
     assert_eq!(
         swap(&*cluster, up(2), up(3)).await,
-        Err(Some(Life::Stopped))
+        Err(Some(ReplicaState::Stopped))
     );
-    assert_eq!(lives(&*cluster).await, [Life::Stopped, up(1)]);
+    assert_eq!(lives(&*cluster).await, [ReplicaState::Stopped, up(1)]);
     // What cannot be kept is refused before anybody is asked.
     for none in [up(0), up(u32::MAX)] {
-        let swap = cluster.swap_life(replica(5), up(1), none).await;
-        assert!(matches!(swap, LifeSwap::NotStarted(_)), "{swap:?}");
+        let swap = cluster.swap_state(replica(5), up(1), none).await;
+        assert!(matches!(swap, StateSwap::NotStarted(_)), "{swap:?}");
     }
-    assert_eq!(lives(&*cluster).await, [Life::Stopped, up(1)]);
+    assert_eq!(lives(&*cluster).await, [ReplicaState::Stopped, up(1)]);
 }
 
 /// An observer declares a replica down while that comes back.
@@ -114,26 +121,26 @@ pub async fn of_two_who_change_a_life_exactly_one_does(store: Store) {
     let mut known = 0;
     for round in 1..=ROUNDS {
         announce(&*cluster, &[round]).await;
-        let (id, next) = (replica(round), [Life::Down, Life::Up(2)]);
+        let (id, next) = (replica(round), [ReplicaState::Down, ReplicaState::Up(2)]);
         let (down, up) = tokio::join!(
-            cluster.swap_life(id, Life::Up(1), next[0]),
-            cluster.swap_life(id, Life::Up(1), next[1]),
+            cluster.swap_state(id, ReplicaState::Up(1), next[0]),
+            cluster.swap_state(id, ReplicaState::Up(1), next[1]),
         );
         let listed = cluster.list_replicas().await.unwrap();
-        let life = listed.iter().find(|row| row.id == id).unwrap().life;
-        let applied = [&down, &up].map(|swap| matches!(swap, LifeSwap::Applied));
+        let state = listed.iter().find(|row| row.id == id).unwrap().state;
+        let applied = [&down, &up].map(|swap| matches!(swap, StateSwap::Applied));
         assert_ne!(applied, [true, true], "round {round}");
         for (applied, next) in applied.into_iter().zip(next) {
-            assert!(!applied || life == next, "round {round}: {life:?}");
+            assert!(!applied || state == next, "round {round}: {state:?}");
         }
         match (down, up) {
-            (LifeSwap::Applied, LifeSwap::Conflict(met))
-            | (LifeSwap::Conflict(met), LifeSwap::Applied) => {
-                assert_eq!(met, Some(life), "round {round}");
+            (StateSwap::Applied, StateSwap::Conflict(met))
+            | (StateSwap::Conflict(met), StateSwap::Applied) => {
+                assert_eq!(met, Some(state), "round {round}");
                 known += 1;
             }
             // The nodes of a busy machine may not say what became of one that others got in the way of.
-            (LifeSwap::Unknown(error), _) | (_, LifeSwap::Unknown(error)) => println!("{error}"),
+            (StateSwap::Unknown(error), _) | (_, StateSwap::Unknown(error)) => println!("{error}"),
             other => panic!("round {round}: {other:?}"),
         }
     }
@@ -143,16 +150,19 @@ pub async fn of_two_who_change_a_life_exactly_one_does(store: Store) {
 pub async fn a_replica_that_is_down_does_not_come_back(store: Store) {
     let cluster = store.cluster.unwrap();
     announce(&*cluster, &[3]).await;
-    assert_eq!(swap(&*cluster, Life::Up(1), Life::Down).await, Ok(()));
+    assert_eq!(
+        swap(&*cluster, ReplicaState::Up(1), ReplicaState::Down).await,
+        Ok(())
+    );
     // It goes on as if nothing had been, or slept through it.
     cluster.heartbeat(replica(3), 9).await.unwrap();
-    for life in [Life::Up(1), Life::Up(2)] {
-        let back = swap(&*cluster, life, Life::Up(3)).await;
-        assert_eq!(back, Err(Some(Life::Down)));
+    for state in [ReplicaState::Up(1), ReplicaState::Up(2)] {
+        let back = swap(&*cluster, state, ReplicaState::Up(3)).await;
+        assert_eq!(back, Err(Some(ReplicaState::Down)));
     }
     let again = cluster.announce_replica(&replica_row(3)).await;
     assert!(again.is_err());
-    assert_eq!(lives(&*cluster).await, [Life::Down]);
+    assert_eq!(lives(&*cluster).await, [ReplicaState::Down]);
 }
 
 pub async fn a_replica_that_is_up_is_not_forgotten_and_one_that_was_does_not_come_back(
@@ -161,17 +171,29 @@ pub async fn a_replica_that_is_up_is_not_forgotten_and_one_that_was_does_not_com
     let cluster = store.cluster.unwrap();
     announce(&*cluster, &[3, 4, 5]).await;
     cluster
-        .swap_life(replica(4), Life::Up(1), Life::Stopped)
+        .swap_state(replica(4), ReplicaState::Up(1), ReplicaState::Stopped)
         .await;
     for number in [3, 4, 5, 6] {
         cluster.heartbeat(replica(number), 1 << 40).await.unwrap();
         cluster.forget_replica(replica(number)).await.unwrap();
     }
-    assert_eq!(lives(&*cluster).await, [Life::Up(1), Life::Up(1)]);
-    assert_eq!(swap(&*cluster, Life::Up(1), Life::Up(2)).await, Ok(()));
+    assert_eq!(
+        lives(&*cluster).await,
+        [ReplicaState::Up(1), ReplicaState::Up(1)]
+    );
+    assert_eq!(
+        swap(&*cluster, ReplicaState::Up(1), ReplicaState::Up(2)).await,
+        Ok(())
+    );
     cluster.forget_replica(replica(3)).await.unwrap();
-    assert_eq!(lives(&*cluster).await, [Life::Up(2), Life::Up(1)]);
-    assert_eq!(swap(&*cluster, Life::Up(2), Life::Down).await, Ok(()));
+    assert_eq!(
+        lives(&*cluster).await,
+        [ReplicaState::Up(2), ReplicaState::Up(1)]
+    );
+    assert_eq!(
+        swap(&*cluster, ReplicaState::Up(2), ReplicaState::Down).await,
+        Ok(())
+    );
     cluster.forget_replica(replica(3)).await.unwrap();
     cluster.forget_replica(replica(3)).await.unwrap();
     // What was sent before, or by one that knows nothing of it, comes late.
@@ -179,7 +201,10 @@ pub async fn a_replica_that_is_up_is_not_forgotten_and_one_that_was_does_not_com
         let heartbeat = cluster.heartbeat(replica(number), (1 << 40) + 1).await;
         heartbeat.unwrap();
     }
-    assert_eq!(swap(&*cluster, Life::Up(2), Life::Up(3)).await, Err(None));
+    assert_eq!(
+        swap(&*cluster, ReplicaState::Up(2), ReplicaState::Up(3)).await,
+        Err(None)
+    );
     let listed = cluster.list_replicas().await.unwrap();
     let left: Vec<_> = listed.iter().map(|row| row.id).collect();
     assert_eq!(left, [replica(5)]);

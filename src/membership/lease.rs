@@ -3,25 +3,25 @@
 //! ```text
 //!            a round came through in time
 //!              ┌────┐
-//!   announced ─┴──► Sure ──► Silent ──► Sure, under the next life
-//!                    │  90 % of the TTL    │  its own swap of life was applied
+//!   announced ─┴──► Sure ──► Silent ──► Sure, under the next incarnation
+//!                    │  90 % of the TTL    │  its own swap of incarnation was applied
 //!                    └──────┬──────────────┘
-//!                           ▼ its row is missing, down, stopped, of another life, or ahead of its heartbeats
+//!                           ▼ its row is missing, down, stopped, of another incarnation, or ahead of its heartbeats
 //!                         Fenced: for good
 //! ```
 //!
 //! Why nobody takes over from a replica that still answers: another one writes Down only after it observed neither a new
-//! heartbeat nor a new life for a whole TTL, and only if the life is still the one that it observed.
+//! heartbeat nor a new incarnation for a whole TTL, and only if the incarnation is still the one that it observed.
 //! - A round that counts was acknowledged while the replica was sure by the round before. So whoever missed its heartbeat
 //!   read before that acknowledgement, and had observed the round before, or a later one, less than a TTL earlier.
-//! - One that was silent cannot know what was observed. It changes its life: an observer that saw the old one can no longer
+//! - One that was silent cannot know what was observed. It changes its incarnation: an observer that saw the old one can no longer
 //!   write Down, and who sees the new one begins to count after the change was sent.
 //!
 //! All times are of this machine's CLOCK_BOOTTIME. A machine on which that stood still is found by the read of its own row.
 
 use std::time::Duration;
 
-use crate::store::{Life, LifeSwap};
+use crate::store::{ReplicaState, StateSwap};
 
 /// How much of the replica TTL a replica answers for; the rest is for clock rates that differ.
 pub(super) fn safe_part(replica_ttl: Duration) -> Duration {
@@ -40,9 +40,9 @@ pub enum FencedBy {
     /// Its row was deleted.
     #[error("its row was deleted")]
     Missing,
-    /// Its row has a life that it did not write: another process has its id, or the store was set back.
-    #[error("its row has life {0}, which it did not write")]
-    Life(u32),
+    /// Its row has a incarnation that it did not write: another process has its id, or the store was set back.
+    #[error("its row has incarnation {0}, which it did not write")]
+    Incarnation(u32),
     /// Its row has a heartbeat that it did not send: another process has its id, as the clone of a virtual machine does.
     #[error("its row has heartbeat {0}, which it did not send")]
     Heartbeat(u64),
@@ -52,7 +52,7 @@ pub enum FencedBy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum OwnRow {
     Missing,
-    Present { life: Life, heartbeat: u64 },
+    Present { state: ReplicaState, heartbeat: u64 },
 }
 
 /// A round that was begun: a heartbeat and a read of all rows, sent at the same time.
@@ -61,13 +61,13 @@ pub(super) struct Round {
     sent: Duration,
     /// The heartbeat to be written; `None` where there is to be none.
     pub heartbeat: Option<u64>,
-    /// The life under which it was sent; `None` if it was sent while silent.
-    life: Option<u32>,
+    /// The incarnation under which it was sent; `None` if it was sent while silent.
+    incarnation: Option<u32>,
 }
 
-/// A swap of this replica's own life, to be sent.
+/// A swap of this replica's own incarnation, to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct LifeChange {
+pub(super) struct IncarnationChange {
     pub expected: u32,
     pub next: u32,
     sent: Duration,
@@ -88,18 +88,18 @@ pub(super) enum Status {
 pub(super) enum StopOutcome {
     /// Its row says so, or says that it is down.
     Done,
-    /// To be sent again, if this life is in the row.
+    /// To be sent again, if this incarnation is in the row.
     Again(u32),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum SuretyPhase {
-    /// `sent`: when the last round that counts was sent, or the swap or the announcement that this life began with.
+enum LeasePhase {
+    /// `sent`: when the last round that counts was sent, or the swap or the announcement that this incarnation began with.
     Sure {
         sent: Duration,
     },
     Silent {
-        /// The life in the row, as far as known: the last confirmed one, or that of a swap of unknown outcome.
+        /// The incarnation in the row, as far as known: the last confirmed one, or that of a swap of unknown outcome.
         seen: u32,
         /// Whether the store answered since the last swap was sent.
         answered: bool,
@@ -112,51 +112,51 @@ enum SuretyPhase {
     },
 }
 
-/// The surety of one replica.
+/// The lease of one replica.
 #[derive(Clone, Debug)]
-pub(super) struct Surety {
+pub(super) struct ReplicaLease {
     replica_ttl: Duration,
     /// The highest heartbeat that was sent.
     heartbeat: u64,
-    /// The life by which it was sure last.
-    life: u32,
-    /// The highest life that was ever sent in a swap.
+    /// The incarnation by which it was sure last.
+    incarnation: u32,
+    /// The highest incarnation that was ever sent in a swap.
     tried: u32,
-    phase: SuretyPhase,
+    phase: LeasePhase,
 }
 
-impl Surety {
-    /// The life that a replica is announced with.
-    pub const FIRST_LIFE: u32 = 1;
+impl ReplicaLease {
+    /// The incarnation that a replica is announced with.
+    pub const FIRST_INCARNATION: u32 = 1;
 
     /// Of a replica that was announced. `sent`: when the first try was sent, from which on others may have observed it.
     pub fn announced(sent: Duration, heartbeat: u64, replica_ttl: Duration) -> Self {
-        Surety {
+        ReplicaLease {
             replica_ttl,
             heartbeat,
-            life: Self::FIRST_LIFE,
-            tried: Self::FIRST_LIFE,
-            phase: SuretyPhase::Sure { sent },
+            incarnation: Self::FIRST_INCARNATION,
+            tried: Self::FIRST_INCARNATION,
+            phase: LeasePhase::Sure { sent },
         }
     }
 
     /// Whether it may answer at `now`.
     pub fn status(&mut self, now: Duration) -> Status {
-        if let SuretyPhase::Sure { sent } = self.phase {
+        if let LeasePhase::Sure { sent } = self.phase {
             let until = sent.saturating_add(safe_part(self.replica_ttl));
             if now < until {
                 return Status::SureUntil(until);
             }
-            self.phase = SuretyPhase::Silent {
-                seen: self.life,
+            self.phase = LeasePhase::Silent {
+                seen: self.incarnation,
                 answered: false,
                 swapping: false,
             };
         }
         match self.phase {
-            SuretyPhase::Sure { .. } | SuretyPhase::Silent { .. } => Status::Silent,
-            SuretyPhase::Fenced(by) => Status::Fenced(by),
-            SuretyPhase::Stopped { .. } => Status::Stopped,
+            LeasePhase::Sure { .. } | LeasePhase::Silent { .. } => Status::Silent,
+            LeasePhase::Fenced(by) => Status::Fenced(by),
+            LeasePhase::Stopped { .. } => Status::Stopped,
         }
     }
 
@@ -165,8 +165,8 @@ impl Surety {
     /// The steps are random: two processes with one id, which send at the same pace, soon see a heartbeat above their
     /// own. The one that is behind is fenced then, and sends no more, so the other one never sees a higher one.
     pub fn begin_round(&mut self, now: Duration, step: Option<u64>) -> Option<Round> {
-        let life = match self.status(now) {
-            Status::SureUntil(_) => Some(self.life),
+        let incarnation = match self.status(now) {
+            Status::SureUntil(_) => Some(self.incarnation),
             Status::Silent => None,
             Status::Fenced(_) | Status::Stopped => return None,
         };
@@ -177,7 +177,7 @@ impl Surety {
         Some(Round {
             sent: now,
             heartbeat,
-            life,
+            incarnation,
         })
     }
 
@@ -185,11 +185,11 @@ impl Surety {
     pub fn saw(&mut self, own: OwnRow) {
         match own {
             OwnRow::Missing => self.fence(FencedBy::Missing),
-            OwnRow::Present { life, heartbeat } => {
+            OwnRow::Present { state, heartbeat } => {
                 if heartbeat > self.heartbeat {
                     self.fence(FencedBy::Heartbeat(heartbeat));
                 }
-                self.saw_life(life);
+                self.saw_state(state);
             }
         }
     }
@@ -207,24 +207,24 @@ impl Surety {
         }
         // The silence begins where it should have, however late this is looked at.
         self.status(now);
-        let life = self.life;
-        let mine = |own| matches!(own, OwnRow::Present { life: Life::Up(up), .. } if up == life);
+        let incarnation = self.incarnation;
+        let mine = |own| matches!(own, OwnRow::Present { state: ReplicaState::Up(up), .. } if up == incarnation);
         match &mut self.phase {
-            SuretyPhase::Sure { sent } => {
-                if acknowledged && own.is_some_and(mine) && round.life == Some(life) {
+            LeasePhase::Sure { sent } => {
+                if acknowledged && own.is_some_and(mine) && round.incarnation == Some(incarnation) {
                     *sent = round.sent.max(*sent);
                 }
             }
-            SuretyPhase::Silent { answered, .. } => *answered |= acknowledged || own.is_some(),
-            SuretyPhase::Fenced(_) | SuretyPhase::Stopped { .. } => {}
+            LeasePhase::Silent { answered, .. } => *answered |= acknowledged || own.is_some(),
+            LeasePhase::Fenced(_) | LeasePhase::Stopped { .. } => {}
         }
     }
 
     /// The swap to be sent now, by which a silent replica comes back. One at a time, and only if the store answered
     /// anything since the last one.
-    pub fn come_back(&mut self, now: Duration) -> Option<LifeChange> {
+    pub fn come_back(&mut self, now: Duration) -> Option<IncarnationChange> {
         self.status(now);
-        let SuretyPhase::Silent {
+        let LeasePhase::Silent {
             seen,
             answered: answered @ true,
             swapping: swapping @ false,
@@ -232,21 +232,21 @@ impl Surety {
         else {
             return None;
         };
-        // Never a life that was tried before: so an earlier swap of unknown outcome cannot apply after a later one.
+        // Never a incarnation that was tried before: so an earlier swap of unknown outcome cannot apply after a later one.
         let next = self.tried.checked_add(1)?;
         self.tried = next;
         (*answered, *swapping) = (false, true);
-        Some(LifeChange {
+        Some(IncarnationChange {
             expected: *seen,
             next,
             sent: now,
         })
     }
 
-    /// What came of that swap. Nothing but an applied one makes sure: to find its life in the row proves nothing where
+    /// What came of that swap. Nothing but an applied one makes sure: to find its incarnation in the row proves nothing where
     /// another process has the same id.
-    pub fn swapped(&mut self, change: LifeChange, came: &LifeSwap, now: Duration) {
-        let SuretyPhase::Silent {
+    pub fn swapped(&mut self, change: IncarnationChange, came: &StateSwap, now: Duration) {
+        let LeasePhase::Silent {
             answered, swapping, ..
         } = &mut self.phase
         else {
@@ -254,82 +254,84 @@ impl Surety {
         };
         *swapping = false;
         match came {
-            LifeSwap::Applied => {
-                self.life = change.next;
-                self.phase = SuretyPhase::Sure { sent: change.sent };
+            StateSwap::Applied => {
+                self.incarnation = change.next;
+                self.phase = LeasePhase::Sure { sent: change.sent };
                 self.status(now);
             }
-            LifeSwap::Conflict(row) => {
+            StateSwap::Conflict(row) => {
                 *answered = true;
                 self.met(*row);
             }
-            LifeSwap::Unknown(_) | LifeSwap::NotStarted(_) => {}
+            StateSwap::Unknown(_) | StateSwap::NotStarted(_) => {}
         }
     }
 
-    /// Nothing is answered from here on. The life to replace by Stopped; `None` of one that was fenced, which writes no
+    /// Nothing is answered from here on. The incarnation to replace by Stopped; `None` of one that was fenced, which writes no
     /// more: its id may be another's.
     pub fn stop(&mut self) -> Option<u32> {
         let seen = match self.phase {
-            SuretyPhase::Sure { .. } => self.life,
-            SuretyPhase::Silent { seen, .. } | SuretyPhase::Stopped { seen } => seen,
-            SuretyPhase::Fenced(_) => return None,
+            LeasePhase::Sure { .. } => self.incarnation,
+            LeasePhase::Silent { seen, .. } | LeasePhase::Stopped { seen } => seen,
+            LeasePhase::Fenced(_) => return None,
         };
-        self.phase = SuretyPhase::Stopped { seen };
+        self.phase = LeasePhase::Stopped { seen };
         Some(seen)
     }
 
     /// What came of that swap.
-    pub fn stopped(&mut self, came: &LifeSwap) -> StopOutcome {
-        let SuretyPhase::Stopped { seen } = &mut self.phase else {
+    pub fn stopped(&mut self, came: &StateSwap) -> StopOutcome {
+        let LeasePhase::Stopped { seen } = &mut self.phase else {
             return StopOutcome::Done;
         };
         match came {
-            LifeSwap::Applied => StopOutcome::Done,
+            StateSwap::Applied => StopOutcome::Done,
             // A swap of its own of unknown outcome was applied.
-            LifeSwap::Conflict(Some(Life::Up(up))) if (self.life..=self.tried).contains(up) => {
+            StateSwap::Conflict(Some(ReplicaState::Up(up)))
+                if (self.incarnation..=self.tried).contains(up) =>
+            {
                 *seen = *up;
                 StopOutcome::Again(*up)
             }
-            LifeSwap::Conflict(_) => StopOutcome::Done,
-            LifeSwap::Unknown(_) | LifeSwap::NotStarted(_) => StopOutcome::Again(*seen),
+            StateSwap::Conflict(_) => StopOutcome::Done,
+            StateSwap::Unknown(_) | StateSwap::NotStarted(_) => StopOutcome::Again(*seen),
         }
     }
 
-    /// A swap met this life, or no row.
-    fn met(&mut self, row: Option<Life>) {
+    /// A swap met this incarnation, or no row.
+    fn met(&mut self, row: Option<ReplicaState>) {
         match row {
             None => self.fence(FencedBy::Missing),
-            Some(Life::Up(up)) if !(self.life..=self.tried).contains(&up) => {
-                self.fence(FencedBy::Life(up));
+            Some(ReplicaState::Up(up)) if !(self.incarnation..=self.tried).contains(&up) => {
+                self.fence(FencedBy::Incarnation(up));
             }
-            Some(Life::Up(up)) => {
-                if let SuretyPhase::Silent { seen, .. } = &mut self.phase {
+            Some(ReplicaState::Up(up)) => {
+                if let LeasePhase::Silent { seen, .. } = &mut self.phase {
                     *seen = up;
                 }
             }
-            Some(life @ (Life::Down | Life::Stopped)) => self.saw_life(life),
+            Some(state @ (ReplicaState::Down | ReplicaState::Stopped)) => self.saw_state(state),
         }
     }
 
-    fn saw_life(&mut self, life: Life) {
-        match (life, &mut self.phase) {
-            (Life::Down, _) => self.fence(FencedBy::Down),
-            (Life::Stopped, _) => self.fence(FencedBy::Stopped),
-            (Life::Up(up), _) if up > self.tried => self.fence(FencedBy::Life(up)),
-            // A swap of unknown outcome was applied. (While sure, no tried life is above its own.)
-            (Life::Up(up), SuretyPhase::Silent { seen, .. }) => *seen = up.max(*seen),
+    fn saw_state(&mut self, state: ReplicaState) {
+        match (state, &mut self.phase) {
+            (ReplicaState::Down, _) => self.fence(FencedBy::Down),
+            (ReplicaState::Stopped, _) => self.fence(FencedBy::Stopped),
+            (ReplicaState::Up(up), _) if up > self.tried => self.fence(FencedBy::Incarnation(up)),
+            // A swap of unknown outcome was applied. (While sure, no tried incarnation is above its own.)
+            (ReplicaState::Up(up), LeasePhase::Silent { seen, .. }) => *seen = up.max(*seen),
             // Of a read that was begun before the last change.
-            (Life::Up(_), _) => {}
+            (ReplicaState::Up(_), _) => {}
         }
     }
 
     fn fence(&mut self, by: FencedBy) {
         match self.phase {
-            SuretyPhase::Sure { .. } | SuretyPhase::Silent { .. } => {
-                self.phase = SuretyPhase::Fenced(by)
+            LeasePhase::Sure { .. } | LeasePhase::Silent { .. } => {
+                self.phase = LeasePhase::Fenced(by)
             }
-            SuretyPhase::Fenced(_) | SuretyPhase::Stopped { .. } => {}
+            LeasePhase::Fenced(_) | LeasePhase::Stopped { .. } => {}
         }
     }
 }
