@@ -4,9 +4,8 @@
 //! have grown by as many as were acknowledged: by fewer, and two sections held the key at once or a write
 //! was lost.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 
 /// How long a value is at least, in bytes: the number.
@@ -64,7 +63,7 @@ impl Counters {
 
     fn tally(&self, key: usize) -> Option<MutexGuard<'_, Tally>> {
         let tally = self.keys.get(key)?;
-        Some(tally.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(tally.lock())
     }
 
     /// The holder with this fencing token found `value` and will now write one more, which is what this

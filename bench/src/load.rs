@@ -8,12 +8,13 @@
 //! free begins the next one. How long a section took counts from when it was due, so all that came during a stall, of the service
 //! or of a key, are slow. Those that were due and had not begun at the end are counted, and not measured.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _};
 use hdrhistogram::CreationError;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
@@ -135,7 +136,7 @@ pub(super) async fn run<W: Worker>(
 
     let mut all = Measured::new()?;
     for own in measured {
-        all.add(&own.lock().unwrap_or_else(PoisonError::into_inner));
+        all.add(&own.lock());
     }
     let unfinished = workers - ended;
     let interrupted = seen.stop.load(Relaxed);
@@ -193,7 +194,7 @@ async fn work(
         let key = worker.pick(turn);
         let done = worker.section(key).await;
         {
-            let mut measured = measured.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut measured = measured.lock();
             if due >= measure.start {
                 for (phase, took) in worker.times() {
                     let took = match phase {

@@ -1,6 +1,6 @@
 //! Sessions that are kept alive beside the sections, each with a lock, and how long their renewals take.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fermata_proto::{
@@ -8,6 +8,7 @@ use fermata_proto::{
 };
 use futures_util::{StreamExt as _, stream};
 use hdrhistogram::CreationError;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -89,7 +90,7 @@ impl KeptSessions {
     pub(super) async fn end(mut self, into: &mut Measured) {
         self.stop.send_replace(true);
         while self.tasks.join_next().await.is_some() {}
-        into.add(&self.measured.lock().unwrap_or_else(PoisonError::into_inner));
+        into.add(&self.measured.lock());
     }
 }
 
@@ -134,7 +135,7 @@ impl KeptSession {
             match self.client.renew_session(ask).await {
                 Ok(_) if due >= measure_from && !is_last => {
                     let took = due.elapsed();
-                    let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut measured = self.measured.lock();
                     measured.record(Phase::Renew, took);
                 }
                 Ok(_) => {}
@@ -161,7 +162,7 @@ impl KeptSession {
     }
 
     fn failed(&self, status: &Status) {
-        let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut measured = self.measured.lock();
         measured.fail(&Failure::answered(Phase::Renew, status));
     }
 }

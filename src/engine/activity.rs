@@ -7,8 +7,10 @@ mod minute;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 pub(super) use minute::Minute;
 pub use minute::Turns;
@@ -190,8 +192,8 @@ impl Lately {
 }
 
 impl Activity {
-    fn lately(&self) -> std::sync::MutexGuard<'_, Lately> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lately(&self) -> MutexGuard<'_, Lately> {
+        self.0.lock()
     }
 
     /// An entry came to hold its key, at `now`, CLOCK_BOOTTIME.

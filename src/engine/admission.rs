@@ -4,10 +4,11 @@
 //! ones later.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use std::time::Duration;
 
 use fermata_guard::{AdaptiveLimit, BegunAt, LATE_AFTER_LEAST};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::clock::Clock;
 use crate::log_throttle::LogThrottle;
@@ -77,7 +78,7 @@ impl Admission {
     }
 
     fn begun(&self) -> MutexGuard<'_, CallsInFlight> {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+        self.begun.lock()
     }
 
     /// When to come again, where a call that comes now would be refused.

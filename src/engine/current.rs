@@ -1,7 +1,9 @@
 //! Which replica this process is now: a replica that was fenced is followed by another one.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
 
 use super::activity::Activity;
 use super::admission::{Admission, MOST_BEGUN, MOST_READ};
@@ -56,7 +58,7 @@ impl EngineShared {
 
     /// False if the engine was stopped: whoever stops it stops all that it may become.
     pub fn set(&self, next: Current) -> bool {
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.write();
         let goes_on = !matches!(*current, Current::Stopped(_));
         if goes_on {
             *current = next;
@@ -65,12 +67,12 @@ impl EngineShared {
     }
 
     pub fn is_stopped(&self) -> bool {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current.read();
         matches!(*current, Current::Stopped(_))
     }
 
     pub fn stop(&self) {
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.write();
         let last = match &*current {
             Current::Waiting { last, .. } => last.clone(),
             Current::Serving(replica) => Some(Arc::clone(replica)),
@@ -84,7 +86,7 @@ impl EngineShared {
 
     /// The replica that this is now.
     pub fn current(&self) -> Result<Arc<Replica>, EngineError> {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current.read();
         match &*current {
             Current::Waiting { why, .. } => Err(EngineError::Unavailable(why.clone())),
             Current::Serving(replica) => {
@@ -97,7 +99,7 @@ impl EngineShared {
 
     /// The replica that was served last, once this is stopped.
     pub fn stopped(&self) -> Option<Arc<Replica>> {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current.read();
         match &*current {
             Current::Stopped(last) => last.clone(),
             Current::Waiting { .. } | Current::Serving(_) => None,

@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fermata_guard::shares::{self, NoShare};
+use parking_lot::{Mutex, MutexGuard};
 
 /// One who has keys, for as long as it has any.
 pub(super) type Owner = NonZeroU32;
@@ -38,8 +39,7 @@ impl KeyShares {
     }
 
     fn inner(&self) -> MutexGuard<'_, Owners> {
-        // Nothing below panics between two dependent changes, so what is poisoned is still whole.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// Whether it matters who has how many.

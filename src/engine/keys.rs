@@ -3,9 +3,11 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::counters::Counters;
 use super::key_shares::KeyShares;
@@ -25,7 +27,7 @@ const FULL_FOR_EACH: Duration = Duration::from_micros(1);
 type Shard = HashMap<Arc<KeyId>, Arc<KeyCell>>;
 
 fn cells(shard: &Mutex<Shard>) -> Vec<Arc<KeyCell>> {
-    let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+    let shard = shard.lock();
     shard.values().cloned().collect()
 }
 
@@ -64,9 +66,7 @@ impl Keys {
 
     fn shard(&self, id: &KeyId) -> MutexGuard<'_, Shard> {
         let at = self.hasher.hash_one(id) as usize % self.shards.len();
-        self.shards[at]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.shards[at].lock()
     }
 
     /// How many keys there may be.
@@ -170,7 +170,7 @@ impl Keys {
         let from = self.looked_at.fetch_add(1, Ordering::Relaxed) % self.shards.len();
         let (before, after) = self.shards.split_at(from);
         after.iter().chain(before).any(|shard| {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut shard = shard.lock();
             self.forget_one(&mut shard)
         })
     }

@@ -1,8 +1,9 @@
 //! The keys that this replica asks for through the store: all calls for one key share one request.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use super::api::EngineError;
@@ -29,7 +30,7 @@ pub(super) struct OpenRequest {
 pub(super) struct Awaited(watch::Receiver<RequestOutcome>);
 
 fn locked(open: &Mutex<OpenRequests>) -> MutexGuard<'_, OpenRequests> {
-    open.lock().unwrap_or_else(PoisonError::into_inner)
+    open.lock()
 }
 
 impl Requests {

@@ -2,10 +2,11 @@
 //! know them: looked for now and then, each by the replica that it falls to; two that do it at once do no harm.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use parking_lot::Mutex;
 
 use super::local::Local;
 use super::peers::{Presence, Ranked};
@@ -95,7 +96,7 @@ impl Sweep {
             };
             swept = self.keys.each_live(table, &visit).await.and(swept);
         }
-        let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let found = found.into_inner();
         futures_util::stream::iter(found)
             .for_each_concurrent(AT_ONCE, |(id, from)| async move {
                 let id = Arc::new(id);
@@ -132,7 +133,7 @@ async fn all_sessions(sessions: &Arc<Sessions>) -> Result<(), StoreError> {
             }
         })
         .await;
-    let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let found = found.into_inner();
     futures_util::stream::iter(found)
         .for_each_concurrent(AT_ONCE, |row| async move {
             let session = row.id;
@@ -158,7 +159,7 @@ fn falls_here(local: &Local, row: &SessionRow) -> bool {
 
 /// Notes one more, if there is room.
 fn note<T>(noted: &Mutex<Vec<T>>, one: T) {
-    let mut noted = noted.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut noted = noted.lock();
     if noted.len() < FOUND_MAX {
         noted.push(one);
     }

@@ -1,8 +1,10 @@
 //! The time of this replica as an observer (I9), and the alarms of its keys.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::clock::Clock;
 use crate::lock::KeyId;
@@ -45,8 +47,7 @@ impl Time {
     }
 
     fn inner(&self) -> MutexGuard<'_, TimeState> {
-        // Nothing below panics between two dependent changes, so a poisoned one is still whole.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// The present moment. Time asleep is noticed by whoever reads the clock first.
@@ -103,7 +104,7 @@ mod tests {
 
     impl Clock for Fixed {
         fn boot(&self) -> Duration {
-            *self.0.lock().unwrap()
+            *self.0.lock()
         }
 
         fn wall_us(&self) -> u64 {
@@ -133,7 +134,7 @@ mod tests {
         let cleared = time.set(now, &id("c"));
         time.clear(cleared);
         assert_eq!(time.due(now, 9), [id("a")]);
-        *clock.0.lock().unwrap() += Duration::from_millis(500);
+        *clock.0.lock() += Duration::from_millis(500);
         assert_eq!(time.due(time.now(), 9), [id("b")]);
         assert_eq!(time.due(time.now(), 9), Vec::<Arc<KeyId>>::new());
     }

@@ -3,8 +3,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::remembered::{CountedBytes, RememberedValue};
 use super::slot::{KeyCell, Slot};
@@ -44,7 +46,7 @@ impl Values {
     }
 
     fn queue(&self) -> MutexGuard<'_, VecDeque<QueuedValue>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// How many bytes they take.

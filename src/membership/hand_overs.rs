@@ -1,8 +1,9 @@
 //! Hand-over requests that were read and are being worked at (H4).
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
@@ -16,7 +17,7 @@ const OPEN_MAX: usize = 500;
 type OpenSubjects = Arc<Mutex<BTreeSet<HandOverSubject>>>;
 
 fn locked(open: &OpenSubjects) -> MutexGuard<'_, BTreeSet<HandOverSubject>> {
-    open.lock().unwrap_or_else(PoisonError::into_inner)
+    open.lock()
 }
 
 /// A hand-over request to this replica. While it is kept, the same key is not asked for again in the same term; once it

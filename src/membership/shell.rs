@@ -1,10 +1,11 @@
 //! What the rest of the process asks of the membership.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 
 use super::hand_overs::HandOvers;
@@ -271,8 +272,7 @@ impl MembershipShared {
     }
 
     pub fn observation(&self) -> MutexGuard<'_, Observation> {
-        let observation = self.observation.lock();
-        observation.unwrap_or_else(PoisonError::into_inner)
+        self.observation.lock()
     }
 
     pub fn sure_until(&self) -> Result<Duration, NotSure> {
@@ -281,7 +281,7 @@ impl MembershipShared {
 
     /// Hands an event to the rules of lease, and makes known what came of it.
     pub fn judge<T>(&self, event: impl FnOnce(&mut ReplicaLease, Duration) -> T) -> T {
-        let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lease = self.lease.lock();
         // Looked at after whatever the event is about.
         let came = event(&mut lease.rules, self.clock.boot());
         let status = lease.rules.status(self.clock.boot());

@@ -1,7 +1,8 @@
 //! Whether the wall clock of this machine agrees with the store's (I2).
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// By how much they may differ, in microseconds.
 const APART_US_MAX: u64 = 60_000_000;
@@ -20,7 +21,7 @@ struct ClockRead {
 
 impl WallCheck {
     fn seen(&self) -> MutexGuard<'_, ClockRead> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Takes in what the store's clock showed between two reads at the wall clock here: by how many microseconds they

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use crate::lock::{ReplicaId, SessionId};
@@ -31,7 +31,7 @@ pub(in crate::engine) struct EndedElsewhere(pub(super) Vec<oneshot::Receiver<()>
 impl Announcements {
     fn to(&self) -> MutexGuard<'_, BTreeMap<ReplicaId, Vec<Announcement>>> {
         // Nothing below panics between two dependent changes.
-        self.to.lock().unwrap_or_else(PoisonError::into_inner)
+        self.to.lock()
     }
 
     /// One more for a replica. True if nobody tells it yet: the caller does so from here on.

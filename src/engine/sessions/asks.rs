@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::Shared;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::engine::api::{EngineError, Renewed};
 use crate::lock::SessionId;
@@ -32,7 +33,7 @@ struct OpenAsk {
 
 fn open(asks: &Mutex<OpenAsks>) -> MutexGuard<'_, OpenAsks> {
     // Nothing below panics between two dependent changes.
-    asks.lock().unwrap_or_else(PoisonError::into_inner)
+    asks.lock()
 }
 
 impl KeeperAsks {

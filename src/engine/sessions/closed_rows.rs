@@ -2,8 +2,10 @@
 //! ended, and is deleted then.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::lock::SessionId;
 
@@ -31,7 +33,7 @@ impl ClosedRows {
 
     fn rows(&self) -> MutexGuard<'_, RowsToDelete> {
         // Nothing below panics between two dependent changes.
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rows.lock()
     }
 
     /// Whether this row is to be deleted later.

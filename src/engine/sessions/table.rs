@@ -9,9 +9,10 @@ mod elsewhere;
 mod kept;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::engine::api::{EngineError, Renewed};
@@ -221,8 +222,7 @@ impl SessionTable {
     }
 
     fn inner(&self) -> MutexGuard<'_, KnownSessions> {
-        // Nothing below panics between two dependent changes, so a poisoned table is still whole.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// Keeps room for a new session of whom this names, where it names one.
