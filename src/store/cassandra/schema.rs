@@ -55,7 +55,7 @@ impl Schema {
         statements.push(format!(
             "CREATE TABLE IF NOT EXISTS {} (\n  \"part\" text,\n  \"id\" uuid,\n  \"name\" text,\n  \
              \"zone\" text,\n  \"address\" text,\n  \"peer_address\" text,\n  \"version\" text,\n  \
-             \"started_at\" timestamp,\n  \"ttl\" int,\n  \"life\" int,\n  \"heartbeat\" bigint,\n  \
+             \"started_at\" timestamp,\n  \"ttl\" int,\n  \"state\" int,\n  \"heartbeat\" bigint,\n  \
              PRIMARY KEY (\"part\", \"id\")\n) WITH {}",
             one(REPLICA_TABLE),
             TableKind::Replicas.options()
