@@ -1,7 +1,6 @@
-//! What was granted lately: for operators, and for how long a waiter may expect to
-//! wait. Nothing is decided by it.
+//! Recent grants, for operators, and for the wait that a waiter may expect. No rule depends on them.
 //!
-//! Bounded: of each replica one [`Minute`], and of [`KEYS_MAX`] keys one more.
+//! Bounded: one [`Minute`] for each replica, and one more for each of [`KEYS_MAX`] keys.
 
 mod minute;
 

@@ -1,4 +1,4 @@
-//! What operators see of sessions and replicas, and what they do. What they see of keys is in `shown`.
+//! The view of operators on sessions and replicas, and their actions. Their view on keys is in `shown`.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};

@@ -1,7 +1,6 @@
-//! How much is begun at once. Where clients ask for more than this replica and its store can do, what is begun and not answered
-//! in time was done for nothing. So calls that begin something are refused early, and those of who holds or waits for a lock
-//! already go on. A call that comes while the limit is in flight is refused at once: a queue in front would only make the late
-//! ones later.
+//! The limit of calls in flight. When clients ask for more than this replica and its store can do, work that is not answered in time
+//! is wasted. So calls that begin something are refused early, and the calls of holders and waiters go on. A call above the limit
+//! is refused at once, because a queue in front would only make late calls later.
 
 use std::collections::VecDeque;
 

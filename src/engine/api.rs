@@ -1,4 +1,4 @@
-//! What can be asked of the engine, and what it answers. Parsed types only: text is checked at the edge.
+//! The requests that the engine takes, and its answers. Parsed types only: text is checked at the edge.
 
 use std::sync::Arc;
 use std::time::Duration;

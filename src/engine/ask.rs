@@ -1,4 +1,4 @@
-//! A call to a key: handed to its machine, and answered.
+//! A call to a key: handed to the key's machine, and answered.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The calls of clients, replicas and operators, each given to the machine of its key or to the sessions.
+//! The calls of clients, replicas and operators. Each goes to the machine of its key, or to the sessions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -555,10 +555,13 @@ fn lock_ref(id: &KeyId, entry: EntryRef) -> LockRef {
 
 /// A machine answers each call with what belongs to it, so this is a fault of ours: the call may have been done.
 pub(super) fn unexpected(answer: &Answer) -> EngineError {
-    tracing::error!(?answer, "a key's machine gave an answer of the wrong kind");
+    tracing::error!(
+        ?answer,
+        "the machine of a key gave an answer of the wrong kind"
+    );
     EngineError::Unavailable("the answer does not belong to the call".to_owned())
 }
 
 fn lost_task() -> EngineError {
-    EngineError::Unavailable("what worked at the call was lost; its outcome is unknown".to_owned())
+    EngineError::Unavailable("the task of the call was lost; the outcome is unknown".to_owned())
 }

@@ -1,4 +1,4 @@
-//! What the engine counts, for operators.
+//! The counters of the engine, for operators.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

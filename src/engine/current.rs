@@ -1,4 +1,4 @@
-//! Which replica this process is now: a replica that was fenced is followed by another one.
+//! The replica that this process is now. A fenced replica is followed by a new one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! A key that is used from another zone more than from all others moves there, while nobody locks it or waits for it (H8). Where
-//! no zone has most of the calls it stays: one queue, one order. So it does for a second after it moved, and where it had to be fetched
-//! from there: calls come here that cannot be made there.
+//! A key moves to the zone that sends most of its calls, while no client locks it or waits for it (H8). It stays where it is if no zone
+//! has most of the calls, for a second after a move, and for a while after it was fetched from a zone whose clients can call no
+//! other home.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Keys that this replica hands over: when it stops (H4), and to where they are used (H8).
+//! Hand-overs of keys: when this replica stops (H4), and to the zone that uses the key (H8).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -199,7 +199,7 @@ impl KeyHandOvers {
         };
         let to = peer.id;
         if peer.zone == zone && self.hand_over(id, peer, true).await {
-            tracing::info!(key = %id, %to, zone, "handed a key over to where it is used");
+            tracing::info!(key = %id, %to, zone, "handed a key over to the zone that uses it");
         }
     }
 
@@ -229,7 +229,7 @@ async fn give(
         Ok(Answer::HandedOver(home)) => Some(home),
         Ok(_) => None,
         Err(error) => {
-            tracing::debug!(key = %id, %to, ?error, "a key could not be handed over");
+            tracing::debug!(key = %id, %to, ?error, "could not hand a key over");
             None
         }
     }

@@ -1,4 +1,4 @@
-//! What machines of keys want of the store.
+//! The store operations of the machines of keys.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

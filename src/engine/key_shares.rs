@@ -1,5 +1,5 @@
-//! Whose the keys are that have live entries here, so that one client cannot use all the room there is for them: the last
-//! tenth is for those who have less than a hundredth. What nobody uses is not counted: it makes room.
+//! The share of each client in the keys with live entries, so that one client cannot take all the room: the last tenth of it is for
+//! clients with less than a hundredth. Unused keys are not counted; they make room.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;

@@ -1,5 +1,4 @@
-//! The keys that this replica has a machine for. Whatever happens to a key is given to its machine in place (shell.rs);
-//! there is no task a key.
+//! The keys that have a machine on this replica. An event of a key is given to its machine in place (shell.rs); no key has a task.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

@@ -1,5 +1,5 @@
-//! This replica, as each part of it needs it: who it is, what time it is, which others there are, whether it may answer and
-//! what it may promise, and whether it stops.
+//! The facts about this replica that its parts share: its id, the time, the other replicas, its lease, its promise, and whether it
+//! stops.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Keys of which this replica lost what it knew: by a panic, or since their row contradicts it. Nothing is answered until
-//! what was promised is past; then it takes them over from itself (H11).
+//! Keys whose memory is lost: by a panic, or because their row contradicts it. This replica answers nothing about such a key until the
+//! last promise has passed. Then it takes the key over from itself (H11).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ impl KeyShell {
         if !is_first {
             return;
         }
-        tracing::error!(key = %cell.id, "a panic lost what this replica knew of a key: it is read again");
+        tracing::error!(key = %cell.id, "a panic lost the state of a key: reading it again");
         self.take_over_later(cell, lost_for);
     }
 
@@ -54,7 +54,7 @@ impl KeyShell {
                 from: shell.local.id,
             };
             if let Err(error) = shell.asked(&cell.id, call).await {
-                tracing::debug!(key = %cell.id, %error, "a key whose memory was lost is left to its next call");
+                tracing::debug!(key = %cell.id, %error, "could not take over a key after a panic; its next call does");
                 if matches!(error, EngineError::Elsewhere { .. }) {
                     let mut slot = cell.slot();
                     slot.is_lost = false;

@@ -1,4 +1,4 @@
-//! What is begun, where more is asked for than this replica and its store can do.
+//! Admission of calls under overload of this replica or its store.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! When keys are packed.
+//! The pass that packs keys.
 
 use std::time::Duration;
 

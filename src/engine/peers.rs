@@ -1,7 +1,7 @@
-//! How the engine calls other replicas.
+//! Calls of the engine to other replicas.
 //!
-//! Calls are forwarded by the gRPC edge, which asks here where to; what the engines themselves have to say to
-//! each other goes through [`Peers`]. Nothing depends on it for safety: what is lost there is found in the store.
+//! The gRPC edge forwards the calls of clients, and asks here for the address. The engines' own messages go through [`Peers`]. Safety
+//! depends on none of them: a replica finds in the store whatever a lost message said.
 
 use async_trait::async_trait;
 

@@ -1,5 +1,5 @@
-//! Whose shares the entries of a key use that name no identity, so that one machine leaves room to others: in the queue, and
-//! among the keys.
+//! The share of each machine in the queue of a key and among the keys, for entries without an identity, so that one machine leaves
+//! room to others.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;

@@ -1,9 +1,8 @@
-//! What the last process left, in a store that one process has for itself: every older replica is gone, so what it served
-//! is this one's (H3).
+//! The take-over of all that the last process left, in a store with one process: every older replica is gone, so its keys and
+//! sessions belong to this one (H3).
 //!
-//! Sessions are read before the first call: whoever lives by one has a whole TTL from then on. Keys are taken over by their
-//! first call, so that a start does not take longer the more of them there are; those that nobody asks for are taken over
-//! behind the calls, so that holders that are gone end.
+//! Sessions are read before the first call, and each has a whole TTL from then on. A key is taken over by its first call, so the
+//! time of a start does not grow with the keys. A task takes over the keys without calls, so that the entries of gone holders end.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -106,18 +105,14 @@ impl LeftKeys {
                     keys = pass.left,
                     first,
                     why,
-                    "keys that the last process served were not taken over yet; each is by its next call"
+                    "could not take over all keys of the last process; the next call to each does"
                 );
                 let took = local.clock.boot().saturating_sub(pass_begun);
                 local.clock.sleep(AGAIN_AFTER.max(took * 20)).await;
             }
             let took = local.clock.boot().saturating_sub(begun);
             if taken > 0 {
-                tracing::info!(
-                    keys = taken,
-                    ?took,
-                    "took over the keys that nobody asked for"
-                );
+                tracing::info!(keys = taken, ?took, "took over the remaining keys");
             }
             local.recovered.send_replace(true);
             self.forget_closed().await;
@@ -214,7 +209,7 @@ impl LeftKeys {
             let rows = match sessions.rows.list_sessions(after, PAGE).await {
                 Ok(rows) => rows,
                 Err(error) => {
-                    tracing::debug!(%error, "closed sessions are forgotten later");
+                    tracing::debug!(%error, "could not forget closed sessions; retrying later");
                     return false;
                 }
             };

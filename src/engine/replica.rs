@@ -1,4 +1,4 @@
-//! The parts of a replica. Each has only what it uses; whoever works at something takes the parts that it needs.
+//! The parts of a replica. Each part has only its own needs; a task takes the parts that it works with.
 
 use std::sync::Arc;
 

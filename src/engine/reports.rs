@@ -1,4 +1,4 @@
-//! What operators are told of keys: logs, counts, and what happens at which key.
+//! Reports to operators about keys: logs, counters, and the turns of each key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,11 +83,11 @@ impl Reports {
                         }
                     }
                     None if is_first => {
-                        tracing::debug!(key = %cell.id, "serves a key that had no home");
+                        tracing::debug!(key = %cell.id, "became the home of a key without one");
                     }
                     None => {
                         Counters::add(&self.counters.received_keys, 1);
-                        tracing::debug!(key = %cell.id, "serves a key that another replica gave");
+                        tracing::debug!(key = %cell.id, "received a key from another replica");
                     }
                 }
             }
@@ -99,13 +99,13 @@ impl Reports {
                 let by = by.map(|home| home.replica.to_string());
                 tracing::error!(
                     key = %cell.id, by,
-                    "another replica took a key that this one served: it answers for it no longer"
+                    "another replica took this key over: this one no longer serves it"
                 );
             }
             Report::Contradicted { known, found } => {
                 tracing::error!(
                     key = %cell.id, known, found,
-                    "the row of a key is not what its home wrote last: was its table restored? It is taken over from itself"
+                    "the row of a key differs from the last write of its home (was the table restored?): taking it over again"
                 );
             }
             Report::InDoubt { why } => {

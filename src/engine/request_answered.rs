@@ -1,4 +1,4 @@
-//! Keys, and sessions, that another replica asks this one for through the store (H4).
+//! Requests of other replicas, through the store, for keys and sessions of this one (H4).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(super) async fn answer(shell: &Arc<KeyShell>, sessions: &Arc<Sessions>, open
             match sessions::give(sessions, session, epoch, to).await {
                 Ok(()) => forget(open).await,
                 Err(error) => {
-                    tracing::debug!(%session, %error, "a session could not be handed over");
+                    tracing::debug!(%session, %error, "could not hand a session over");
                 }
             }
         }
@@ -38,7 +38,7 @@ pub(super) async fn answer(shell: &Arc<KeyShell>, sessions: &Arc<Sessions>, open
 
 async fn forget(open: OpenHandOver) {
     if let Err(error) = open.forget().await {
-        tracing::debug!(%error, "a hand-over request could not be deleted");
+        tracing::debug!(%error, "could not delete a hand-over request");
     }
 }
 
@@ -93,10 +93,10 @@ async fn give_key(shell: &Arc<KeyShell>, open: OpenHandOver, key: KeyId, mut ter
     };
     match shell.asked(&id, hand_over).await {
         Ok(_) => {
-            tracing::info!(key = %id, to = %request.to, "handed a key over that was asked for");
+            tracing::info!(key = %id, to = %request.to, "handed a key over on request");
             forget(open).await;
         }
-        Err(error) => tracing::debug!(key = %id, %error, "a key could not be handed over"),
+        Err(error) => tracing::debug!(key = %id, %error, "could not hand a key over"),
     }
 }
 

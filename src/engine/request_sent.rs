@@ -1,4 +1,4 @@
-//! Asking for a key through the store, where its home cannot be called (H4).
+//! Requests of this replica, through the store, for a key whose home it cannot call (H4).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The keys that this replica asks for through the store: all calls for one key share one request.
+//! The open requests of this replica for keys, through the store. All calls for one key share one request.
 
 use std::collections::HashMap;
 use std::sync::Arc;

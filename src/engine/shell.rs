@@ -1,7 +1,7 @@
-//! Runs the machines of keys: gives them what happens, and does what they want done.
+//! Runs the machines of keys: gives them events, and carries out their effects.
 //!
-//! [`KeyShell::handle_event`] is called in place, by whoever has the event. What takes time (the store, pauses) goes to a task of
-//! its own, which comes back with its outcome; that is dropped where the machine that began it is gone.
+//! The caller of [`KeyShell::handle_event`] runs the machine in place. Slow effects (the store, pauses) run in a task of their own, whose
+//! outcome is the next event. If the machine has been replaced meanwhile, the outcome is dropped.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

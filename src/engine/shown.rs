@@ -1,6 +1,6 @@
-//! Keys as operators see them: from the memory of this replica where it is their home, and from their rows.
+//! Keys as operators see them: from the memory of this replica if it is their home, and from their rows.
 //!
-//! Whoever asks puts the two together: here no other replica is asked, and no home changes.
+//! The caller merges both. Nothing here asks another replica or changes a home.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! A key on this replica: its machine under a mutex that is never held across an await, and who waits for answers of it.
+//! A key on this replica: its machine, and the callers that wait for answers. Its mutex is never held across an await.
 //!
-//! A slot to which nothing happens is packed: it takes a tenth of the memory, and whoever has it next unpacks it.
+//! An unused slot is packed into a tenth of the memory. The next user unpacks it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Deref, DerefMut};
@@ -218,7 +218,7 @@ impl KeyCell {
             Err(poisoned) => {
                 self.state.clear_poison();
                 let mut slot = SlotGuard::new(poisoned.into_inner());
-                tracing::error!(key = %self.id, "a panic lost what this replica knew of a key: it is read again");
+                tracing::error!(key = %self.id, "a panic lost the state of a key: reading it again");
                 slot.start_over();
                 slot
             }

@@ -1,4 +1,4 @@
-//! How a replica starts, stops, and starts anew under another id.
+//! Start and stop of a replica, and its restart under another id.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
@@ -168,7 +168,9 @@ impl Engine {
         }
         if last.hand_overs.keeps_volatile().await {
             // The others may take them over only once that what was promised for them is past.
-            tracing::warn!("some locks could not be handed over; others wait for the replica TTL");
+            tracing::warn!(
+                "could not hand all locks over; the other replicas wait for the replica TTL"
+            );
             last.local.end();
             return;
         }
@@ -180,7 +182,7 @@ impl Engine {
 async fn end(local: &Local) {
     local.end();
     if let Err(error) = local.membership.stop().await {
-        tracing::warn!(%error, "could not mark this replica as stopped; others wait for its replica TTL");
+        tracing::warn!(%error, "could not mark this replica as stopped; the other replicas wait for its TTL");
     }
 }
 
@@ -245,7 +247,7 @@ impl EngineShared {
         if fence_floor > options.clock.wall_us() {
             tracing::info!(
                 fence_floor,
-                "this store was restored: its fencing tokens begin there, above all that were given out before"
+                "this store was restored: its fencing tokens start above all earlier ones"
             );
         }
         let replica = Arc::new(self.replica(options, membership, fence_floor));
@@ -272,7 +274,10 @@ impl EngineShared {
             replica.local.stop();
         })?;
         if kept > 0 {
-            tracing::info!(sessions = kept, "took over what the last process left");
+            tracing::info!(
+                sessions = kept,
+                "took over the sessions of the last process"
+            );
         }
         // Not before all that there is was read: none of it is to end by the time that took.
         tokio::spawn(tasks::alarms(shell(), sessions(), last_tick));

@@ -1,5 +1,5 @@
-//! Keys and sessions that nobody asks about, of replicas that are down (H3), or that name this replica, which does not
-//! know them: looked for now and then, each by the replica that it falls to; two that do it at once do no harm.
+//! The sweep: now and then a replica looks for keys and sessions of replicas that are down (H3), and for rows that name a replica which
+//! does not know them. Each is taken over by its next home in rank. Two sweeps at once do no harm.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl Sweep {
             if let Err(error) = swept
                 && let Some(times) = log_throttle.met(local.clock.boot(), &error.to_string())
             {
-                tracing::warn!(%error, times, "a sweep skipped what it could not read");
+                tracing::warn!(%error, times, "a sweep could not read some rows; the next one retries");
             }
             took = local.clock.boot().saturating_sub(begun);
         }
@@ -101,7 +101,7 @@ impl Sweep {
             .for_each_concurrent(AT_ONCE, |(id, from)| async move {
                 let id = Arc::new(id);
                 if let Err(error) = shell.asked(&id, Call::TakeOver { from }).await {
-                    tracing::debug!(key = %id, %error, "a key could not be taken over");
+                    tracing::debug!(key = %id, %error, "could not take a key over");
                 }
             })
             .await;
@@ -146,7 +146,7 @@ async fn all_sessions(sessions: &Arc<Sessions>) -> Result<(), StoreError> {
                 }
             };
             if let Err(error) = done {
-                tracing::debug!(%session, %error, "a session of a replica that is down is left for later");
+                tracing::debug!(%session, %error, "could not take over a session of a down replica; retrying later");
             }
         })
         .await;

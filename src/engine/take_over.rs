@@ -1,5 +1,5 @@
-//! Keys and sessions that come to this replica: taken over from replicas that are gone (H3), asked for where their home
-//! cannot be called, and handed over by others (H4).
+//! Keys and sessions that come to this replica: from replicas that are gone (H3), on its request from a home that it cannot call, and by
+//! hand-over (H4).
 
 use super::api::EngineError;
 use super::calls::Engine;
@@ -70,7 +70,7 @@ impl Engine {
         let id = self.id_of(id)?;
         tokio::spawn(async move {
             if let Err(error) = replica.shell.asked(&id, Call::Adopt { term }).await {
-                tracing::debug!(key = %id, %error, "a key that was handed over is not served yet");
+                tracing::debug!(key = %id, %error, "could not serve a handed-over key yet");
             }
         });
         Ok(())

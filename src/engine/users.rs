@@ -1,4 +1,4 @@
-//! From where a key is used (H8).
+//! The zones that a key is used from (H8).
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The values that homes remember, so that they need not read them (H9): all of them together within a bound, those that
-//! were not used for longest forgotten first, and none believed for long, so that what others wrote shows.
+//! The remembered values of keys, which save reads (H9). One bound holds for all of them; the value unused for longest goes first. A
+//! value is believed for a limited time, so that writes by others show.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! What can be decided about a key, and what comes of it.
+//! The commands on a key, and their outcomes.
 
 use super::state::{Entry, Home};
 use crate::lock::{EndReason, EndedAs, Fence, FenceError, Liveness, Mode, ReplicaId, Seq, Tag};

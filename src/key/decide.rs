@@ -1,4 +1,4 @@
-//! The rules: what a batch of commands makes of the state of a key.
+//! The rules: a batch of commands changes the state of a key.
 
 use std::sync::Arc;
 

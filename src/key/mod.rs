@@ -1,5 +1,5 @@
-//! One key, as its home decides about it: the state, the rules ([`decide()`]), and the machine of one key
-//! ([`machine::Machine`]), which takes events and gives effects.
+//! One key at its home: the state, the rules ([`decide()`]), and the machine ([`machine::Machine`]), which takes events and returns
+//! effects.
 //!
 //! Nothing here knows a store, a socket, a task, a clock or a source of ids: time and outcomes come in with the events.
 //! The numbers H1 to H12 stand in `docs/decisions/0001-one-home-per-key.md`.

@@ -1,4 +1,4 @@
-//! What of a home's state its next commit writes to the row, and what that reserves ahead of the row (H5).
+//! The part of a home's state that its next commit writes to the row, and the reserve ahead of the row (H5).
 
 use std::collections::VecDeque;
 use std::sync::Arc;

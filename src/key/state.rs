@@ -1,4 +1,4 @@
-//! The state of one key: who is its home, its queue, its fence, and what its home has reserved.
+//! The state of one key: its home, its queue, its fence, and the reserve of its home.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

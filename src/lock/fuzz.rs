@@ -1,4 +1,4 @@
-//! What the texts of this room promise.
+//! The promises of the parsers of this room.
 
 use uuid::Uuid;
 

@@ -1,4 +1,4 @@
-//! Names that come from outside: tables and keys, checked once at the edge.
+//! Names from outside: tables and keys, checked once at the edge.
 
 use std::fmt;
 use std::sync::Arc;

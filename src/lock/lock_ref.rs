@@ -1,7 +1,7 @@
-//! What an entry is called, and the lockRef, with which its client acts for it.
+//! The name of an entry, and the lockRef, by which its client acts for it.
 //!
-//! A name is `table/key#seq`, the key percent-encoded in one spelling only, so that two texts are equal exactly when the
-//! names are. A lockRef is a name and more, `table/key#seq.secret[@grant]`; see [`Secret`].
+//! A name is `table/key#seq`. The key is percent-encoded in one spelling only, so two texts are equal exactly if the names are. A
+//! lockRef is a name with a secret, `table/key#seq.secret[@grant]`; see [`Secret`].
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! What a lock is made of: keys, lockRefs, fences, and how entries live and end. The rules are in [`crate::key`].
+//! The parts of a lock: keys, lockRefs, fences, lives and ends of entries. The rules are in [`crate::key`].
 //!
 //! This module knows no clock, no store, no randomness, no async and nothing else of this crate.
 

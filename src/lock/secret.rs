@@ -1,9 +1,9 @@
-//! What lets a client act for its entry or its session, and what the service keeps of it.
+//! The secret that lets a client act for its entry or session, and the digest that the service keeps.
 //!
-//! A lockRef and the text of a session end in a [`Secret`]. It is made of the request_id and of who sent it, and is given to
-//! that client alone. What the service keeps is made of the secret, and of the identity again: the [`Tag`] of an entry, the
-//! [`SessionId`] of a session. Nobody finds the secret from these. So whatever a store holds, a log says or a listing shows
-//! lets nobody act for an entry or a session; and the secret of somebody else makes another tag, and another id.
+//! A lockRef and the text of a session end in a [`Secret`]. It is made of the request_id and of its sender's identity, and only that
+//! client gets it. The service keeps a digest of the secret and the identity: the [`Tag`] of an entry, the [`SessionId`] of a session.
+//! Nobody can compute the secret from these. So nothing in a store, a log or a listing lets anybody act for an entry or a
+//! session. With another identity the same secret makes another tag, and another id.
 
 use std::fmt;
 

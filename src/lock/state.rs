@@ -1,4 +1,4 @@
-//! The parts that the state of a key is made of: numbers, ids, how entries live and how they end.
+//! The parts of a key's state: numbers, ids, lives and ends of entries.
 
 use std::collections::VecDeque;
 use std::fmt;

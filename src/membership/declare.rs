@@ -1,4 +1,4 @@
-//! Another replica's state is swapped to Down, for good (H2).
+//! Declares another replica down, for good: swaps its state to Down (H2).
 
 use std::sync::Arc;
 use std::time::Duration;

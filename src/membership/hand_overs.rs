@@ -1,4 +1,4 @@
-//! Hand-over requests that were read and are being worked at (H4).
+//! The open hand-over requests, from their read to their answer (H4).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
-//! The replicas of one service (H2, H8, H12): who is there, whether this one may answer, and who is down.
+//! The replicas of one service (H2, H8, H12): which exist, which are down, and whether this one may answer.
 //!
-//! Pure rules, to which times and rows come as arguments: [`lease`] judges this replica, [`observation`] the others, and
-//! [`ranking`] chooses the home of a key. Around them a shell that sends heartbeats, reads rows and swaps states:
-//! [`Starter`] announces a replica, [`Membership`] is what the rest of the process asks.
+//! The rules are pure, with times and rows as arguments: [`lease`] judges this replica, [`observation`] the others, and
+//! [`ranking`] chooses the home of a key. Around them a shell sends heartbeats, reads rows and swaps states:
+//! [`Starter`] announces a replica, [`Membership`] answers the rest of the process.
 //!
-//! What is not here: keys and sessions, whose silences their home judges; and calls to other replicas.
+//! Not here: keys and sessions, whose leases their home judges; and calls to other replicas.
 
 mod declare;
 mod hand_overs;

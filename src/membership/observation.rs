@@ -1,11 +1,11 @@
-//! The replicas of one service, as this one observes them: who is there, who is suspected, who is down (H2).
+//! The replicas of one service as this one observes them: present, suspected, or down (H2).
 //!
-//! One observer, on its own clock (I9). A replica is suspected once neither a new heartbeat nor a new incarnation of it was observed
-//! for a replica TTL (H12): that which it announced, or the observer's own if that is longer. That permits to declare it down,
-//! and nothing else: only its row, which says down or stopped or is gone, permits to take over from it.
+//! One observer, on its own clock (I9). A replica is suspected after a replica TTL (H12) in which neither a new heartbeat nor a new
+//! incarnation of it was observed: the longer of its announced TTL and the observer's own. A suspicion permits only to declare it down.
+//! Only a row that is down, stopped or gone permits a take-over.
 //!
-//! However long the rows could not be read, that counts as one interval between two reads at most: replicas that could
-//! not be seen may not have been able to write heartbeats either.
+//! However long the rows could not be read, that counts as one interval between two reads at most: unseen replicas may have
+//! been unable to write heartbeats, too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What one replica knows of another.
+//! One replica's knowledge of another.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Whether this replica may answer, as every call asks it: without a lock.
+//! Whether this replica may answer: read by every call, without a lock.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;

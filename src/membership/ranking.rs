@@ -1,7 +1,7 @@
-//! Which replica should be the home of a key (H8): rendezvous hashing over configured names.
+//! The choice of the home of a key (H8): rendezvous hashing over configured names.
 //!
-//! Replicas of one zone that see the same others compute the same, so nobody has to be asked; and one that comes or goes
-//! moves its own keys only. It is advice: the home is whose swap was applied.
+//! Replicas of one zone that see the same others compute the same home, without asking anybody. A replica that comes or goes
+//! moves only its own keys. The choice is advice: the home is the replica whose swap was applied.
 
 use std::cmp::Ordering;
 

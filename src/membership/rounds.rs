@@ -1,4 +1,4 @@
-//! The tasks of one replica: rounds of heartbeats and reads, and what is looked at now and then.
+//! The tasks of one replica: rounds of heartbeats and reads, and periodic checks.
 
 use std::sync::Arc;
 use std::time::Duration;

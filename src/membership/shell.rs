@@ -1,4 +1,4 @@
-//! What the rest of the process asks of the membership.
+//! The membership as the rest of the process uses it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! How a replica becomes one of its service: it reads who is there, and announces itself.
+//! A replica joins its service: it reads the rows of the others, and announces itself.
 
 use std::sync::Arc;
 use std::time::Duration;

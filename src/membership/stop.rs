@@ -1,4 +1,4 @@
-//! This replica's state is swapped to Stopped, for good (H2).
+//! Swaps the state of this replica to Stopped, for good (H2).
 
 use super::declare::pauses;
 use super::lease::StopOutcome;

@@ -1,4 +1,4 @@
-//! Whether the wall clock of this machine agrees with the store's (I2).
+//! Compares the wall clock of this machine with the store's (I2).
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! How long a request to the store is waited for.
+//! The time limit of a request to the store.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A lease: how long something lives without a renewal.
+//! A lease: a TTL that renewals extend.
 
 use std::time::Duration;
 

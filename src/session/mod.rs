@@ -1,7 +1,7 @@
-//! Liveness rules, pure: when a lease has ended, and how much of the past an observer may count.
+//! Liveness rules, pure: the end of a lease, and the past that an observer may count.
 //!
-//! This module knows no clock: every time is an argument, read from one machine's CLOCK_BOOTTIME by
-//! the caller (I9). It imports nothing of ours.
+//! This module knows no clock: every time is an argument, which the caller reads from one machine's CLOCK_BOOTTIME (I9). It imports
+//! nothing of ours.
 
 mod lease;
 mod observer;

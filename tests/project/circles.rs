@@ -33,10 +33,6 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("src/cli/serve", &[HEAD, "parts"]),
     ("src/config", &[HEAD, "store"]),
     (
-        "src/key/machine",
-        &[HEAD, "commit", "hand_over", "take_over"],
-    ),
-    (
         "src/rpc",
         &["access_check", "calls", "locks", "peer", "route"],
     ),

@@ -1,4 +1,4 @@
-//! The turns of the last minute.
+//! Counts of the last minute.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Tells the other replicas which sessions have ended, and learns when what lived by them there has ended as well. Many
-//! sessions that end at once go in few messages.
+//! Tells the other replicas which sessions ended, and learns when the entries of these sessions ended there. Sessions that end
+//! together share a message.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -96,7 +96,7 @@ async fn send(sessions: Arc<Sessions>, peer: Arc<Peer>, announced: Vec<Announcem
             }
         }
         Err(error) => {
-            tracing::debug!(replica = %peer.id, sessions = ids.len(), %error, "a replica was not told of ended sessions");
+            tracing::debug!(replica = %peer.id, sessions = ids.len(), %error, "could not tell a replica of ended sessions");
         }
     }
 }

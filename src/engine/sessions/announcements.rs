@@ -1,4 +1,4 @@
-//! Which sessions have ended, and which replicas are yet to be told of it.
+//! The ended sessions that other replicas have yet to hear of.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -1,5 +1,5 @@
-//! The keeper of a session is asked once for all that want to know at the same time (H10): one call may renew a
-//! thousand entries of one session.
+//! One question to the keeper of a session serves all callers of that moment (H10): one call may renew a thousand entries of one
+//! session.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -1,5 +1,4 @@
-//! The rows of sessions that have ended. Each is kept for a TTL, so that an OpenSession which is repeated finds the session
-//! ended, and is deleted then.
+//! The rows of ended sessions. Each is kept for a TTL, so that a repeated OpenSession finds the session ended, and is then deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 

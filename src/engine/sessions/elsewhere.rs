@@ -1,4 +1,4 @@
-//! Sessions that another replica keeps, and that entries of this home live by.
+//! Sessions with entries on this home whose keeper is another replica.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ pub(in super::super) async fn read(sessions: &Arc<Sessions>, session: SessionId)
     let row = match sessions.rows.load_session(session).await {
         Ok(row) => row,
         Err(error) => {
-            tracing::debug!(%session, %error, "the row of a session could not be read");
+            tracing::debug!(%session, %error, "could not read the row of a session");
             return false;
         }
     };
@@ -93,13 +93,13 @@ pub(in super::super) async fn read(sessions: &Arc<Sessions>, session: SessionId)
     sessions.note_ttl(session, row.ttl());
     if row.replica == sessions.local.id {
         if let Err(error) = take_over::adopt_row(sessions, row).await {
-            tracing::debug!(%session, %error, "a session could not be kept yet");
+            tracing::debug!(%session, %error, "could not become the keeper of a session yet");
         }
     } else if sessions.local.presence(row.replica) == Presence::Down {
         // Its client may live: it has a whole TTL from here on.
         let from = row.replica;
         if let Err(error) = take_over::take_over(sessions, session, from).await {
-            tracing::debug!(%session, %error, "a session could not be taken over");
+            tracing::debug!(%session, %error, "could not take a session over");
         }
     }
     true

@@ -1,4 +1,4 @@
-//! What the end of a session means to the keys of this replica, and what is forgotten then.
+//! The end of a session: its entries on this replica end, then its memory goes.
 
 use std::sync::Arc;
 use std::time::Duration;

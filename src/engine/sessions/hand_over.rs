@@ -1,7 +1,6 @@
-//! Sessions that this replica hands over: those that another one asked for, and all before it stops.
+//! Hand-overs of sessions: to a replica that asked for one, and of all sessions before a stop.
 //!
-//! Nothing renews a session here from before its row says so; what was told of it before holds, since its next keeper begins
-//! with a whole TTL.
+//! From before the row says so no call renews the session here. Earlier promises hold, because the next keeper begins with a whole TTL.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -79,7 +78,7 @@ async fn hand_over_to(sessions: Arc<Sessions>, session: SessionId, peer: Arc<Pee
         sessions.peers.session_given(&peer, session);
     }
     given.unwrap_or_else(|error: EngineError| {
-        tracing::debug!(%session, to = %peer.id, %error, "a session could not be handed over");
+        tracing::debug!(%session, to = %peer.id, %error, "could not hand a session over");
         false
     })
 }

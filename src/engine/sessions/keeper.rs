@@ -1,4 +1,4 @@
-//! How a replica ends the sessions that it keeps.
+//! The end of a session at its keeper.
 
 use std::sync::Arc;
 use std::time::Duration;

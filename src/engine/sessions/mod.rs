@@ -1,10 +1,9 @@
 //! Sessions: opened, closed and taken over by compare-and-swap on their rows, kept alive in the memory of one replica,
 //! their keeper.
 //!
-//! Whoever keeps a session judges whether it lives. Another replica becomes its keeper once that one
-//! is down, or when it hands the session over: because it was asked for, or before it stops. Homes
-//! of keys whose entries live by a session elsewhere pass renewals on to its keeper, and learn from it, or from the row,
-//! that it ended.
+//! The keeper alone judges whether a session lives. Another replica becomes the keeper once the old one is down, or by a hand-over: on
+//! request, or before a stop. A home whose entries live by a session elsewhere passes renewals on to the keeper, and learns
+//! of the session's end from the keeper or from the row.
 
 mod announce;
 mod announcements;

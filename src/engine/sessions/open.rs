@@ -1,4 +1,4 @@
-//! Opening a session, which finds the one that an earlier try opened.
+//! OpenSession. A repeated one finds the session of the earlier try.
 
 use std::sync::Arc;
 
@@ -102,7 +102,9 @@ async fn keep_if_written(sessions: &Arc<Sessions>, row: SessionRow) {
     while let Ok(true) = was_taken(sessions, &row).await {
         match adopt_row(sessions, row.clone()).await {
             Ok(()) => return,
-            Err(error) => tracing::debug!(%session, %error, "a session could not be kept yet"),
+            Err(error) => {
+                tracing::debug!(%session, %error, "could not become the keeper of a session yet")
+            }
         }
         sessions.local.back_off(tries).await;
         tries += 1;

@@ -1,4 +1,4 @@
-//! The session rows of a store that one process has for itself.
+//! The session rows of a store with one process.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The sessions that a replica knows, and the guards of those who use them.
+//! The sessions known to a replica, with guards for their users.
 
 use std::sync::{Arc, Weak};
 

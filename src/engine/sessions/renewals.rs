@@ -1,4 +1,4 @@
-//! Renewals, wherever a session is kept.
+//! Renewals of sessions, with the keeper here or elsewhere.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +69,7 @@ impl Sessions {
             biased;
             renewed = &mut renewal => match (renewed, said()) {
                 (Err(error), Some(said)) if error != EngineError::SessionEnded => {
-                    tracing::debug!(%session, %error, "a session is as valid as its keeper said before");
+                    tracing::debug!(%session, %error, "the keeper of a session did not answer; its last answer stands");
                     Ok(said.renewed)
                 }
                 (renewed, _) => renewed,
@@ -93,7 +93,7 @@ impl Sessions {
         let sessions = Arc::clone(self);
         tokio::spawn(async move {
             if let Err(error) = elsewhere::renew(&sessions, session).await {
-                tracing::debug!(%session, %error, "a renewal could not be passed on to the keeper of a session");
+                tracing::debug!(%session, %error, "could not pass a renewal on to the keeper of a session");
             }
         });
     }

@@ -1,9 +1,6 @@
-//! The sessions that matter here: those that this replica keeps, with their leases, and those that others keep and that
-//! entries of this home live by.
+//! The sessions that matter here: [`kept`] by this replica, with their leases, or kept [`elsewhere`] with entries on this home.
 //!
-//! Those kept here are in [`kept`], those kept elsewhere in [`elsewhere`].
-//!
-//! One table under one mutex that is never held across an await, nor while a key's is taken.
+//! One table under one mutex. The mutex is never held across an await, nor while that of a key is taken.
 
 mod elsewhere;
 mod kept;

@@ -1,6 +1,5 @@
-//! How a replica becomes the keeper of a session: of one whose keeper is down, that its keeper hands over because it was
-//! asked for through the store or is about to stop, or whose row names this replica. Each is a compare-and-swap on the epoch in the row, so of
-//! two replicas one is the keeper; the other one cannot end it.
+//! The ways to become the keeper of a session: its keeper is down, hands it over (on request or before a stop), or its row names this
+//! replica. Each is a compare-and-swap on the epoch in the row. So of two replicas one is the keeper, and the other cannot end it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,7 +77,7 @@ pub(in super::super) async fn take_row(
         SessionSwap::Applied => {}
         SessionSwap::Conflict(_) => return Ok(false),
         SessionSwap::Unknown(error) => {
-            tracing::warn!(%session, %error, "whether a session was taken over is unknown; resolving it");
+            tracing::warn!(%session, %error, "the outcome of taking a session over is unknown; resolving it");
             if !was_taken(sessions, &row).await? {
                 return Ok(false);
             }
@@ -99,7 +98,7 @@ pub(super) async fn was_taken(
         match sessions.rows.load_session(row.id).await {
             Ok(found) => return Ok(found.as_ref() == Some(row)),
             Err(error) => {
-                tracing::debug!(session = %row.id, %error, "it could not be looked up yet");
+                tracing::debug!(session = %row.id, %error, "could not look a session up yet");
             }
         }
         sessions.local.back_off(tries).await;

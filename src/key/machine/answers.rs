@@ -1,13 +1,14 @@
-//! Who waits and who is gone: waits that have lasted long enough, callers that left, answers that nobody heard.
+//! Waits that end, callers that leave, and answers that get lost.
 
 use std::time::Duration;
 
+use super::Machine;
 use super::context::Context;
 use super::decided::{Decided, RestsOn};
 use super::event::{Answer, CallId, Effect, EntryRef, fail};
 use super::holder::{Claim, Critical};
+use super::role::Role;
 use super::serving::Serving;
-use super::{Machine, Role};
 use crate::lock::{Fence, Liveness, Seq, SessionId};
 
 impl Machine {

@@ -1,5 +1,6 @@
-//! What is asked of the key, checked against what the home knows.
+//! Calls to the key, checked against the knowledge of the home.
 
+use super::Machine;
 use super::context::Context;
 use super::decided::{Decided, Reply, RestsOn};
 use super::event::{
@@ -8,9 +9,9 @@ use super::event::{
 use super::holder::CriticalKind;
 use super::refusal::{exhausted_calls, exhausted_waits};
 use super::released::PutOfRepeat;
+use super::role::{Queued, Role};
 use super::serving::{Ask, Serving, Watcher};
 use super::value::Mutation;
-use super::{Machine, Queued, Role};
 use crate::lock::{EndedAs, Lookup, Seq};
 
 impl Machine {

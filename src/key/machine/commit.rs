@@ -1,16 +1,17 @@
-//! Commits of what was decided: one at a time, each a copy of what the home knows, as far as the row is to have it. One
-//! whose outcome is not known is looked up by a read and, where that shows the version before, sent again as it is, until a
-//! later version is known; it never changes what was decided (I6, H5).
+//! Commits of decisions: one at a time, each a copy of the home's state as far as the row shall have it. After an unknown outcome the
+//! row is read. If it still has the version before, the same commit is sent again, until a later version is known. It never
+//! changes a decision (I6, H5).
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Machine;
 use super::context::Context;
 use super::decided::RestsOn;
 use super::event::{CallError, Effect, KeyError, Reason, Report, SwapOutcome, fail};
 use super::holder::Phase;
+use super::role::{Role, Turn};
 use super::serving::{Ask, Io, Serving};
-use super::{Machine, Role, Turn};
 use crate::key::{Command, CommitMode, KeyState, NextRow, Reserve, Survivors, WritesOfHolder};
 use crate::lock::{EndedAs, Liveness, Seq};
 

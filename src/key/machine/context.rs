@@ -1,4 +1,4 @@
-//! What every event comes with: time, and the bounds.
+//! The context of every event: the time, and the bounds.
 
 use std::time::Duration;
 

@@ -1,14 +1,15 @@
 //! Reads and writes of the holder, each write with the next timestamp of the fence (I3, I11).
 
+use super::Machine;
 use super::context::Context;
 use super::event::{
     Answer, CallError, CallId, Effect, EntryRef, IoId, KeyError, Reason, WriteOutcome, fail,
 };
 use super::holder::{Critical, CriticalKind, Holder, LastPut, Phase, Resume};
 use super::refusal::refused;
+use super::role::Role;
 use super::serving::{Io, KnownValue, Serving};
 use super::value::{Datum, Value};
-use super::{Machine, Role};
 use crate::key::{Command, Outcome};
 use crate::lock::Fence;
 

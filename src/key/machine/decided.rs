@@ -1,4 +1,4 @@
-//! Outcomes that somebody waits for, and what of the row they rest on (I6).
+//! Decisions whose callers wait, and the part of the row that each rests on (I6).
 
 use super::event::{CallError, CallId, EntryRef, KeyError};
 use crate::lock::Seq;

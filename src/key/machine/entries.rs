@@ -1,15 +1,16 @@
-//! Entries come and go: what is decided at once, and told as soon as the row allows it (I6): with write-through after its
-//! commit, with write-back within what the row reserves.
+//! Entries come and go. The home decides at once, and answers as soon as the row allows it (I6): with write-through after the commit,
+//! with write-back within the reserve of the row.
 
 use std::time::Duration;
 
+use super::Machine;
 use super::context::Context;
 use super::decided::{Decided, Reply, RestsOn};
 use super::event::{Answer, CallError, CallId, Effect, EntryRef, KeyError, Report, fail};
 use super::refusal::{exhausted_calls, refused};
 use super::released::{LastWrite, ReleasedEntry};
+use super::role::Role;
 use super::serving::Serving;
-use super::{Machine, Role};
 use crate::key::{Command, NewEntry, Outcome, WritesOfHolder};
 use crate::lock::{EndReason, EndedAs, Fence, Seq};
 

@@ -1,4 +1,4 @@
-//! What happens to a key, and what its machine wants done.
+//! The events of a key, and the effects of its machine.
 
 use std::sync::Arc;
 use std::time::Duration;

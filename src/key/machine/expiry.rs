@@ -1,12 +1,13 @@
-//! The entries that end by themselves: those whose lease expired, wherever they stand in the queue, a holder that did not
-//! claim its lock, and those whose session ended (I5, I8).
+//! Entries that end by themselves: by an expired lease anywhere in the queue, by a lock that its holder did not claim, or by the end of
+//! their session (I5, I8).
 
+use super::Machine;
 use super::context::Context;
 use super::decided::RestsOn;
 use super::event::{Effect, EntryRef};
 use super::holder::{Claim, Phase};
+use super::role::Role;
 use super::serving::Serving;
-use super::{Machine, Role};
 use crate::key::CommitMode;
 use crate::lock::{EndReason, Fence, Liveness, Seq, SessionId};
 

@@ -1,33 +1,17 @@
-//! Giving the key to another replica (H4): calls are answered or failed before, and from the sending of the commit until
-//! a later version is known the key answers nothing.
+//! Giving the key to another replica (H4). Calls are answered or failed first. From the sending of the commit until a later version
+//! is known the key answers nothing.
 
 use std::sync::Arc;
 
+use super::Machine;
 use super::commit::{CHANGES_MAX, SEQS_MAX};
 use super::context::Context;
-use super::event::{Answer, CallId, Effect, KeyError, Report, fail};
+use super::event::{Answer, CallId, Effect, KeyError, Report};
 use super::refusal::refused;
+use super::role::{HandOver, Role, Stage};
 use super::serving::Serving;
-use super::{Machine, Role};
 use crate::key::{Command, CommitMode, KeyState, NextRow, Outcome, Survivors, apply, changes};
 use crate::lock::{Liveness, ReplicaId};
-
-/// A hand-over in flight.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct HandOver {
-    to: ReplicaId,
-    /// Who asked for it.
-    calls: Vec<CallId>,
-    stage: Stage,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum Stage {
-    /// What was begun is brought to its end; nothing was sent.
-    Draining,
-    /// Its commit was sent, and may apply.
-    Sent,
-}
 
 impl Machine {
     /// Begins to give the key away: from here on no call is taken in. With `if_idle` it stays where it is while anybody locks
@@ -164,20 +148,6 @@ impl Machine {
         hand_over.close(why, out);
         for queued in std::mem::take(&mut self.backlog) {
             self.call(cx, queued.id, queued.call, out);
-        }
-    }
-}
-
-impl HandOver {
-    /// Whether the next home may have the key already: nothing is decided here any more.
-    pub fn is_sent(&self) -> bool {
-        self.stage == Stage::Sent
-    }
-
-    /// Those who asked for it, who learn that it came otherwise.
-    pub fn close(self, why: &KeyError, out: &mut Vec<Effect>) {
-        for call in self.calls {
-            fail(call, why.clone(), out);
         }
     }
 }

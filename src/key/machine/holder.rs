@@ -1,4 +1,4 @@
-//! What the home remembers of the holder and its fence, for as long as the grant lasts (I3, I5, I7, I11).
+//! The home's memory of the holder and its fence, while the grant lasts (I3, I5, I7, I11).
 
 use std::collections::{BTreeSet, VecDeque};
 

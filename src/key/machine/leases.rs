@@ -1,5 +1,5 @@
-//! The leases of the entries that live by themselves, waiters as well as the holder, and when the next of them may
-//! expire: nobody waits behind one that expired (I8).
+//! The leases of the entries that live by themselves, waiters and holder, with the next expiry: no entry waits behind an
+//! expired one (I8).
 
 use std::collections::VecDeque;
 use std::time::Duration;

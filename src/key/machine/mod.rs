@@ -9,15 +9,15 @@
 //!      └───────────────────────────────┘ deposed
 //! ```
 //!
-//! A home decides in memory, at once, and its row follows. What was decided is answered as soon as the row allows it (I6, H5):
-//! with write-through after the commit that has it, with write-back within what the row reserves. At most one operation on
-//! the row is in flight ([`Turn`]), and a commit takes all that was decided since the one before (group commit). One whose
-//! outcome is not known is sent again as it is until a later version is known. Reads and writes of the value go on beside it.
+//! A home decides in memory, at once, and its row follows. A decision is answered as soon as the row allows it (I6, H5): with
+//! write-through after its commit, with write-back within the reserve of the row. At most one operation on the row is in flight
+//! ([`Turn`]), and a commit takes all decisions since the last one (group commit). A commit of unknown outcome is sent again, unchanged,
+//! until a later version is known. Reads and writes of the value go on beside it.
 //!
-//! A key is served by one machine in one term, and nobody else writes under the fences of that term (I10).
+//! One machine serves a key in one term, and nobody else writes under the fences of that term (I10).
 //!
-//! The machine knows no clock, store, socket or task. Whoever runs it looks, before an answer goes out, whether this
-//! replica may still answer at all (H2).
+//! The machine knows no clock, store, socket or task. Before an answer goes out, its runner checks that this replica may still
+//! answer at all (H2).
 
 mod answers;
 mod calls;
@@ -35,6 +35,7 @@ mod pace;
 mod packed;
 mod refusal;
 mod released;
+mod role;
 mod row;
 mod serving;
 mod settle;
@@ -53,53 +54,14 @@ pub use event::{
     Answer, Call, CallError, CallId, Effect, EntryRef, EntryStatus, Event, IoId, KeyError,
     LeaseSource, LeaseStatus, Loaded, PauseOf, Reason, Report, SwapOutcome, WriteOutcome,
 };
-use hand_over::HandOver;
 use holder::Holder;
+use role::{Queued, Role, Turn};
 use serving::{KnownValue, Serving};
-use take_over::Taking;
 pub use value::{Datum, Mutation, Value};
 
 use crate::key::{CommitMode, KeyState};
 use crate::lock::Seq;
 use crate::session::Observed;
-
-/// What this replica is to the key.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum Role {
-    /// Nothing is known: the row is read before anything is answered.
-    Unread,
-    /// It is becoming the home.
-    Taking(Taking),
-    /// It is the home.
-    Serving(Box<Serving>),
-    /// It is giving the key to another replica: nothing is answered until that is settled (H4).
-    HandingOver(Box<Serving>, HandOver),
-}
-
-/// The operation on the row.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum Turn {
-    /// None, and none is needed.
-    Free,
-    /// What became of the last one is not known: the row is read before anything else.
-    InDoubt,
-    /// The row is being read.
-    Reading,
-    /// A compare-and-swap is in flight.
-    Swapping,
-    /// The store failed a moment ago; with `in_doubt` as in that.
-    Paused {
-        /// What became of the last one is not known.
-        in_doubt: bool,
-    },
-}
-
-/// A call that waits for the row.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Queued {
-    id: CallId,
-    call: Call,
-}
 
 /// The machine of one key on one replica.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -1,4 +1,4 @@
-//! How many held the key lately: so many of those behind may be granted it before the row is committed again (H5).
+//! The number of holders lately: as many of the next waiters may be granted the key before the row is committed again (H5).
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! A machine to which nothing happens, in few bytes. Most locks of a service are held for long and not used: of such a key
-//! only what its home must remember is kept, encoded, until something happens to it again.
+//! An unused machine in few bytes. Most locks are held for long and rarely called: the home keeps only the encoded necessary state until
+//! the next event.
 //!
-//! [`Machine::unpack`] gives back the machine that was packed, field by field; one whose state is none of these is not packed.
+//! [`Machine::unpack`] restores the packed machine field by field. A machine in any other state is not packed.
 
 mod state;
 
@@ -12,13 +12,14 @@ use std::time::Duration;
 use prost::Message;
 use uuid::Uuid;
 
+use super::Machine;
 use super::holder::{Claim, Holder, LastPut, Phase, Writes};
 use super::leases::Leases;
 use super::pace::Pace;
 use super::released::{LastWrite, ReleasedEntry};
+use super::role::{Role, Turn};
 use super::row::KnownRow;
 use super::serving::{KnownValue, Serving};
-use super::{Machine, Role, Turn};
 use crate::key::{Entry, Home, KeyState};
 use crate::lock::{Fence, Liveness, ReplicaId, Seq, Tag};
 use crate::session::Observed;

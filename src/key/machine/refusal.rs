@@ -1,4 +1,4 @@
-//! What a caller learns of what is refused.
+//! Refusals of the rules as errors for the caller.
 
 use super::context::Context;
 use super::event::KeyError;

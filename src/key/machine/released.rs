@@ -1,8 +1,8 @@
-//! The entries that were released here lately. A repeated create finds the one that its request made, and takes no second
-//! entry (I5); a repeated release learns whether its put was written. Entries that ended otherwise are listed in the row.
+//! The recently released entries. A repeated create finds the entry of its request, and makes no second one (I5). A repeated release
+//! learns whether its put was written. Entries with another end are listed in the row.
 //!
-//! This is the memory of one home: a take-over, a hand-over or a restart loses it. A create that is repeated after that takes
-//! a new entry, and a release with a put is told that its write is unknown.
+//! This is the memory of one home: a take-over, a hand-over or a restart loses it. After that a repeated create makes a new entry, and
+//! a repeated release with a put is told that its write is unknown.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! What the store has of the key, as far as its home knows, and what the home may tell by that (H5, I4, I6). A change in doubt
-//! counts as applied and as not, whichever allows less.
+//! The home's knowledge of the row in the store, and the answers that it allows (H5, I4, I6). A change in doubt counts as applied and as
+//! not applied, whichever allows less.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a home knows of its key.
+//! The state of a key at its home.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! A read of the holder while a write of its own is of unknown outcome: what the read shows is written again under the next
-//! timestamp before anybody learns of it. So what was read once stays, however late that write arrives.
+//! A read of the holder while a write of its own is in doubt: the value read is written again under the next timestamp before any
+//! answer. So it stays, however late the other write arrives.
 //!
-//! While this goes on nothing else of the holder is begun: a write between the read and the rewrite would be lost.
+//! Meanwhile no other operation of the holder begins: a write between the read and the rewrite would be lost.
 
 use super::Machine;
 use super::context::Context;

@@ -1,14 +1,15 @@
 //! From a grant to HELD: at once if the key is synced, else after one read and one rewrite of its value (I7).
 
+use super::Machine;
 use super::context::Context;
 use super::critical::settled;
 use super::event::{
     Answer, Effect, EntryStatus, IoId, KeyError, PauseOf, Reason, WriteOutcome, fail,
 };
 use super::holder::{Holder, Phase, Resume};
+use super::role::Role;
 use super::serving::{Ask, Io, KnownValue};
 use super::value::{Datum, Value};
-use super::{Machine, Role};
 use crate::lock::Fence;
 
 impl Machine {

@@ -1,7 +1,8 @@
-//! How this replica becomes the home of a key: of one that has none (H6), or whose home is gone (H3).
+//! The ways to become the home of a key: it has none (H6), or its home is gone (H3).
 
 use std::sync::Arc;
 
+use super::Machine;
 use super::commit::CHANGES_MAX;
 use super::context::Context;
 use super::decided::{Decided, Reply, RestsOn};
@@ -9,42 +10,9 @@ use super::event::{
     Call, CallId, Effect, EntryRef, KeyError, Loaded, Reason, Report, SwapOutcome, fail,
 };
 use super::refusal::refused;
+use super::role::{Created, Queued, Role, SentTakeOver, Taking, Turn};
 use super::serving::Serving;
-use super::{Machine, Queued, Role, Turn};
 use crate::key::{Command, CommitMode, Home, KeyState, NextRow, Outcome, Survivors, apply};
-
-/// A take-over that is being committed.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Taking {
-    /// The row as it was read.
-    found: Arc<KeyState>,
-    /// The timestamp of the value, where the key has no row.
-    past: Option<u64>,
-    /// Its commit, which is sent as it is until it is settled (I6).
-    sent: Option<SentTakeOver>,
-}
-
-/// The commit of a take-over.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct SentTakeOver {
-    /// What this replica knows as the home once it applied.
-    state: Box<KeyState>,
-    row: Arc<KeyState>,
-    /// The entries that it makes, and who waits for them.
-    created: Vec<Created>,
-    /// A try of it was of unknown outcome.
-    in_doubt: bool,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Created {
-    /// Nobody where that has ended.
-    call: Option<CallId>,
-    entry: EntryRef,
-    existed: bool,
-    /// To be decided again, where the take-over fails.
-    asked: Call,
-}
 
 impl Machine {
     /// What a row means to a replica that is not the home, as far as it knows.

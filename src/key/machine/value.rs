@@ -1,4 +1,4 @@
-//! The value of a key: as it is stored, as it is read, and what a write makes of it. None of them shows its bytes.
+//! The value of a key: stored, read, and after a write. Debug output never shows its bytes.
 
 use bytes::Bytes;
 

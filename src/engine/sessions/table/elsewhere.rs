@@ -1,4 +1,4 @@
-//! The sessions that another replica keeps: who does, and what that said of them.
+//! The sessions of other keepers: each with its keeper, and the keeper's last answer.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The state of a key in few bytes: of one that an entry holds in a session, or that nobody locks.
+//! The state of a key in few bytes: with one entry, held in a session, or with none.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
