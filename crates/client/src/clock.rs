@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// How long one sleep may last before the clock is looked at again: Tokio's timers do not see time
-/// that passed in suspend.
+/// The longest sleep before the clock is read again: Tokio's timers do not see time that passed in suspend.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 
 /// A point in time on a [`Clock`]. Means nothing on another machine, or after a reboot.
@@ -65,7 +64,7 @@ impl Clock for BootClock {
 }
 
 /// Returns once the clock has reached `moment`, at most half a second late after a suspend.
-pub(super) async fn sleep_until(clock: &dyn Clock, moment: Moment) {
+pub(crate) async fn sleep_until(clock: &dyn Clock, moment: Moment) {
     loop {
         let left = clock.now().until(moment);
         if left.is_zero() {
@@ -76,7 +75,7 @@ pub(super) async fn sleep_until(clock: &dyn Clock, moment: Moment) {
 }
 
 #[cfg(test)]
-pub(super) mod fake {
+pub(crate) mod fake {
     use std::sync::Mutex;
     use std::time::Duration;
 

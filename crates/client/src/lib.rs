@@ -44,74 +44,39 @@
 //!   its key crashes then, it is lost ([`LostReason::NoLongerKept`]); what was written under it stays.
 //! - An error of [`LockGuard::put`] does not say that nothing was written; only its `Ok` says something.
 //!
-//! What lives here: connecting and repeating calls ([`Client`]), liveness ([`Session`]), waiting
-//! ([`QueueEntry`]) and holding ([`LockGuard`]). What must not: anything of the server, with which only the
-//! contract is shared (`fermata_proto`).
+//! The crate has four floors, each of which uses those below it: `transport` (endpoints, connections, the Pipeline, retries),
+//! `calls` ([`Client`]), `lease` ([`Session`]), `lock` ([`QueueEntry`], [`LockGuard`]). It shares nothing with the server but the
+//! contract (`fermata_proto`).
 
-mod admin;
-mod alert;
-mod answer;
-mod background;
-mod call_metadata;
-mod call_numbers;
 mod calls;
 mod clock;
-mod confirms;
-mod connect;
-mod connections;
-mod endpoint;
-mod entry;
-mod error;
-mod fault;
-mod grant;
-mod guard;
-mod held_lock;
-mod hold;
-mod homes;
-mod keep_alive;
-mod last_failure;
 mod lease;
-mod lost;
-mod not_grpc;
-mod options;
-mod pipeline;
-mod progress;
-mod release;
-mod renewal;
-mod request;
-mod retry;
+mod lock;
 mod secret_text;
-mod sent_write;
-mod session;
 #[cfg(test)]
 mod tests;
-mod tls;
-mod token;
-mod validity;
-mod wait;
-mod watch;
+mod transport;
 
-pub use answer::{Acquired, Created, LockStatus, Mutation, Renewed, Value};
-pub use call_metadata::CallMetadata;
-pub use call_numbers::CallNumbers;
-pub use clock::{BootClock, Clock, Moment};
-pub use connect::Client;
-pub use endpoint::Dialer;
-pub use entry::QueueEntry;
-pub use error::{
-    CallError, ConnectError, CreateError, CriticalError, LockError, ReleaseError, SessionError,
-    WaitError,
+pub use calls::answer::{Acquired, Created, LockStatus, Mutation, Renewed, Value};
+pub use calls::call_numbers::CallNumbers;
+pub use calls::client::Client;
+pub use calls::error::{
+    CallError, CreateError, CriticalError, LockError, ReleaseError, SessionError, WaitError,
 };
-pub use fault::{FieldViolation, ServerError};
+pub use calls::fault::{FieldViolation, ServerError};
+pub use calls::last_failure::WaitFailure;
+pub use calls::lost::{Lost, LostReason};
+pub use calls::request::{LockRequest, SessionRequest};
+pub use clock::{BootClock, Clock, Moment};
 pub use fermata_tls::FileError;
-pub use guard::{GuardState, LockGuard};
-pub use last_failure::WaitFailure;
-pub use lost::{Lost, LostReason};
-pub use options::{ClientOptions, InvalidZone, Zone};
-pub use pipeline::{Answering, Call, CallRoom, Pipeline};
-pub use progress::Progress;
-pub use request::{LockRequest, SessionRequest};
+pub use lease::session::Session;
+pub use lock::entry::QueueEntry;
+pub use lock::guard::{GuardState, LockGuard};
+pub use lock::progress::Progress;
 pub use secret_text::public_part;
-pub use session::Session;
-pub use tls::Tls;
-pub use token::{InvalidToken, Token};
+pub use transport::call_metadata::CallMetadata;
+pub use transport::endpoint::{ConnectError, Dialer};
+pub use transport::options::{ClientOptions, InvalidZone, Zone};
+pub use transport::pipeline::{Answering, Call, Pipeline};
+pub use transport::tls::Tls;
+pub use transport::token::{InvalidToken, Token};

@@ -1,9 +1,9 @@
-//! The texts that let their client act, a lockRef and a session, and what of them may be shown.
+//! The texts that let their bearer act, a lockRef and a session, and their public parts.
 
 use std::fmt;
 
-/// The part of a lockRef, or of the text of a session, that everybody may see: the name of the entry, `table/key#seq`, as
-/// LockAdmin shows it, or the id of the session. What stands behind it lets whoever reads it act for you.
+/// The public part of a lockRef, or of the text of a session: the name of the entry, `table/key#seq`, as LockAdmin shows it, or the
+/// id of the session. The rest lets every reader act for its client.
 pub fn public_part(text: &str) -> &str {
     let number_at = text.rfind('#').unwrap_or(0);
     let (_, number) = text.split_at(number_at);
@@ -12,7 +12,7 @@ pub fn public_part(text: &str) -> &str {
 }
 
 /// Printed it is the public part.
-pub(super) struct Shown<'a>(pub(super) &'a str);
+pub(crate) struct Shown<'a>(pub(crate) &'a str);
 
 impl fmt::Debug for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -103,7 +103,7 @@ fn every_reason_is_explained_and_no_other() {
         "left: src/cli/explain/reasons.md; right: what is given"
     );
     // A client's own, in the words of its library.
-    let client = files::text("crates/client/src/lost.rs");
+    let client = files::text("crates/client/src/calls/lost.rs");
     for reason in OF_CLIENT {
         assert!(client.contains(&format!("\"{reason}\"")), "{reason}");
     }

@@ -6,12 +6,12 @@ use fermata_proto as proto;
 use tonic::Status;
 use uuid::Uuid;
 
-use super::{from_wire, to_wire, validity};
-use crate::answer::Renewed;
-use crate::connect::Client;
-use crate::error::SessionError;
-use crate::fault::Fault;
-use crate::request::SessionRequest;
+use super::answer::Renewed;
+use super::client::{Client, Tries};
+use super::error::SessionError;
+use super::fault::Fault;
+use super::request::SessionRequest;
+use super::wire::{from_wire, to_wire};
 
 fn grace(answered: Option<prost_types::Duration>) -> Option<Duration> {
     answered.map(|grace| from_wire(Some(grace)))
@@ -41,7 +41,7 @@ impl Client {
             opened => opened?,
         };
         Ok(Renewed {
-            validity: validity(&answer, answer.message.valid_for),
+            validity: answer.validity(answer.message.valid_for),
             session: answer.message.session,
             ttl: from_wire(answer.message.ttl),
             disconnect_grace: grace(answer.message.disconnect_grace),
@@ -50,53 +50,42 @@ impl Client {
 
     /// One renewal for a session, or for a lockRef without one.
     pub async fn renew_session(&self, session: &str) -> Result<Renewed, SessionError> {
-        let renewed = self.renew_within(session, self.options().timeout).await;
+        let renewed = self.renew_raw(session, self.tries()).await;
         Ok(renewed.map_err(|status| Fault::new(&status))?)
     }
 
-    pub(crate) async fn renew_within(
-        &self,
-        session: &str,
-        total: Duration,
-    ) -> Result<Renewed, Status> {
+    pub(crate) async fn renew_raw(&self, session: &str, tries: Tries) -> Result<Renewed, Status> {
+        let message = proto::RenewSessionRequest {
+            session: session.to_owned(),
+        };
         let answer = self
-            .repeat(None, total, |attempt| {
-                attempt.call(proto::RenewSessionRequest {
-                    session: session.to_owned(),
-                })
-            })
+            .make(None, tries, |attempt| attempt.call(message.clone()))
             .await?;
         Ok(Renewed {
             session: session.to_owned(),
             ttl: from_wire(answer.message.ttl),
             disconnect_grace: grace(answer.message.disconnect_grace),
-            validity: validity(&answer, answer.message.valid_for),
+            validity: answer.validity(answer.message.valid_for),
         })
     }
 
     /// Closes a session and ends all lockRefs of it. True if it had ended before.
     pub async fn close_session(&self, session: &str) -> Result<bool, SessionError> {
-        let answer = self
-            .call(|attempt| {
-                attempt.call(proto::CloseSessionRequest {
-                    session: session.to_owned(),
-                })
-            })
-            .await
-            .map_err(|status| Fault::new(&status))?;
-        Ok(answer.message.already_closed)
+        let closed = self.close_session_raw(session, self.tries()).await;
+        Ok(closed.map_err(|status| Fault::new(&status))?)
     }
 
-    /// The same in one attempt.
-    pub(crate) async fn close_session_once(
+    pub(crate) async fn close_session_raw(
         &self,
         session: &str,
-        timeout: Duration,
+        tries: Tries,
     ) -> Result<bool, Status> {
         let message = proto::CloseSessionRequest {
             session: session.to_owned(),
         };
-        let answer = self.once_on(None, None, timeout, |attempt| attempt.call(message));
-        Ok(answer.await?.message.already_closed)
+        let answer = self
+            .make(None, tries, |attempt| attempt.call(message.clone()))
+            .await?;
+        Ok(answer.message.already_closed)
     }
 }

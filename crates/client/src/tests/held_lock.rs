@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tonic::{Code, Status};
+use tonic::Status;
 
-use super::fake::{Act, refusal};
+use super::fake::Act;
 use super::{World, secs};
 use crate::{
     CriticalError, GuardState, LockGuard, LostReason, ReleaseError, Session, SessionError,
@@ -27,32 +27,11 @@ async fn a_guard_stays_valid_for_as_long_as_the_server_answers() {
     let guard = world.client.lock("k").await.unwrap();
     tokio::time::sleep(secs(200)).await;
     assert!(guard.is_valid());
-    let asked = world.fake.count("keep_alive");
+    let asked = world.fake.count("renew");
     // Each third of 30 s.
     assert!((18..=21).contains(&asked), "{asked}");
-    assert_eq!(world.fake.count("renew"), 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn without_a_keep_alive_stream_renewals_are_calls() {
-    let world = World::new();
-    let no_stream = Act::Refuse(Status::unimplemented("KeepAlive"));
-    world.fake.always("keep_alive", no_stream);
-    let guard = world.client.lock("k").await.unwrap();
-    tokio::time::sleep(secs(100)).await;
-    assert!(guard.is_valid());
-    assert!(world.fake.count("renew") >= 9);
-}
-
-#[tokio::test(start_paused = true)]
-async fn where_the_stream_can_say_nothing_a_renewal_is_a_call() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
-    world.fake.state().says_nothing = true;
-    tokio::time::sleep(secs(100)).await;
-    assert!(guard.is_valid());
-    assert!(world.fake.count("renew") >= 9);
-    assert_eq!(world.fake.state().streams, 1);
+    // Only the end of a session with a disconnect_grace hangs on a stream.
+    assert_eq!(world.fake.count("keep_alive"), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -134,7 +113,7 @@ async fn a_slow_renewal_counts_from_when_it_was_given() {
     let world = World::new();
     let guard = world.client.lock("k").await.unwrap();
     let start = tokio::time::Instant::now();
-    world.fake.next("keep_alive", Act::Late(secs(4)));
+    world.fake.next("renew", Act::Late(secs(4)));
     away(&world);
     guard.lost().await;
     // Given after 10 s.
@@ -207,7 +186,7 @@ async fn one_session_keeps_many_locks_and_takes_them_with_it() {
     tokio::time::sleep(secs(100)).await;
     assert!(guard.is_valid());
     let id = session.text().to_owned();
-    let kept = world.fake.calls("keep_alive");
+    let kept = world.fake.calls("renew");
     assert!(kept.iter().all(|call| call.ends_with(&id)), "{kept:?}");
     away(&world);
     let lost = session.lost().await;
@@ -331,26 +310,6 @@ async fn a_stream_that_breaks_is_opened_anew_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_breaks_between_two_renewals_is_opened_again_before_the_next_is_due() {
-    let world = World::new();
-    let opened = world
-        .client
-        .open_session(SessionRequest::new().ttl(secs(30)));
-    let session = opened.await.unwrap();
-    let guard = session.lock("k").await.unwrap();
-    tokio::time::sleep(secs(12)).await;
-    let before = world.fake.count("keep_alive");
-    assert!(before > 0, "a stream is open");
-    world.fake.break_streams();
-    tokio::time::sleep(secs(1)).await;
-    assert_eq!(world.fake.count("keep_alive"), before + 1);
-    // Nor is that more than one renewal.
-    tokio::time::sleep(secs(8)).await;
-    assert_eq!(world.fake.count("keep_alive"), before + 1);
-    assert!(guard.is_valid());
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_session_is_closed_with_its_last_lock() {
     let world = World::new();
     let session = world
@@ -368,71 +327,15 @@ async fn a_session_is_closed_with_its_last_lock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_leases_of_a_client_are_kept_alive_over_one_stream() {
+async fn where_no_stream_is_taken_a_session_with_a_disconnect_grace_is_renewed_by_calls() {
     let world = World::new();
-    let mut sessions = Vec::new();
-    for _ in 0..5 {
-        sessions.push(opened(&world).await);
-    }
-    let guard = world.client.lock("k").await.unwrap();
-    tokio::time::sleep(secs(100)).await;
-    assert_eq!(world.fake.state().streams, 1);
+    let no_stream = Act::Refuse(Status::unimplemented("KeepAlive"));
+    world.fake.always("keep_alive", no_stream);
+    let (_session, guard) = graceful(&world).await;
+    tokio::time::sleep(secs(5)).await;
     assert!(guard.is_valid());
-    for session in &sessions {
-        assert!(session.valid_until().is_some());
-    }
-    assert_eq!(world.fake.count("renew"), 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_session_that_has_ended_ends_no_other_on_the_stream() {
-    let world = World::new();
-    let (ended, other) = (opened(&world).await, opened(&world).await);
-    let id = ended.id().to_owned();
-    tokio::time::sleep(secs(1)).await;
-    world.fake.end(&id, "FORCED", "it was ended by ops");
-    assert_eq!(ended.lost().await.reason, LostReason::Forced);
-    tokio::time::sleep(secs(100)).await;
-    assert!(other.valid_until().is_some());
-    assert_eq!(world.fake.state().streams, 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lease_that_the_stream_does_not_take_is_renewed_by_calls_and_leaves_the_stream_to_others()
-{
-    let world = World::new();
-    let (first, second) = (opened(&world).await, opened(&world).await);
-    let refused = Act::Refuse(refusal(Code::InvalidArgument, "MALFORMED", "no session"));
-    world.fake.next("keep_alive", refused);
-    tokio::time::sleep(secs(100)).await;
-    assert!(first.valid_until().is_some() && second.valid_until().is_some());
-    assert_eq!(world.fake.state().streams, 2);
-    // Once each; from then on only the one that was refused.
-    let calls = |session: &Session| {
-        let named = |call: &&String| call.ends_with(session.text());
-        world.fake.calls("renew").iter().filter(named).count()
-    };
-    let by_calls = [calls(&first), calls(&second)];
-    assert!(by_calls.contains(&1), "{by_calls:?}");
-    assert!(by_calls.iter().any(|calls| *calls > 5), "{by_calls:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_renewal_that_hangs_on_the_stream_costs_no_other_lease() {
-    let world = World::new();
-    let mut sessions = Vec::new();
-    for _ in 0..4 {
-        sessions.push(opened(&world).await);
-    }
-    for _ in 0..3 {
-        tokio::time::sleep(secs(20)).await;
-        world.fake.next("keep_alive", Act::Hang);
-    }
-    tokio::time::sleep(secs(60)).await;
-    for session in &sessions {
-        assert!(session.valid_until().is_some());
-    }
-    assert_eq!(world.fake.state().streams, 4);
+    assert_eq!(world.fake.count("keep_alive"), 1);
+    assert!(world.fake.count("renew") >= 35);
 }
 
 /// One that takes connections and answers nothing, as a replica that is stopped by SIGSTOP.
@@ -464,7 +367,7 @@ async fn a_watch_is_opened_again_at_another_endpoint() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_the_stream_breaks_every_session_on_it_is_heard_on_the_next_one_within_its_grace() {
+async fn when_streams_break_every_session_is_heard_on_another_one_within_its_grace() {
     let world = World::new();
     let mut sessions = Vec::new();
     for _ in 0..4 {
@@ -482,20 +385,17 @@ async fn when_the_stream_breaks_every_session_on_it_is_heard_on_the_next_one_wit
         }
         tokio::time::sleep(secs(1)).await;
     }
-    assert_eq!(world.fake.state().streams, 6);
+    assert_eq!(world.fake.state().streams, 4 * 6);
     assert_eq!(world.fake.count("renew"), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_stream_ends_with_the_last_lease() {
+async fn the_stream_ends_with_its_session() {
     let world = World::new();
-    let session = opened(&world).await;
-    tokio::time::sleep(secs(11)).await;
+    let (session, guard) = graceful(&world).await;
     assert_eq!(world.fake.state().streams_open, 1);
+    guard.release().await.unwrap();
     session.close().await.unwrap();
     tokio::time::sleep(secs(1)).await;
     assert_eq!(world.fake.state().streams_open, 0);
-    let _another = opened(&world).await;
-    tokio::time::sleep(secs(11)).await;
-    assert_eq!(world.fake.state().streams_open, 1);
 }

@@ -28,8 +28,8 @@ use tonic::transport::{Channel, Endpoint, Server, Uri};
 use tower::layer::layer_fn;
 use tower::service_fn;
 
-use super::clock::fake::FakeClock;
 use super::{Client, ClientOptions};
+use crate::clock::fake::FakeClock;
 use fake::Fake;
 
 /// A fake server, and a client of it whose clock the test can move.

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::fake::{Act, refusal};
 use super::{World, secs};
-use crate::pipeline::of_calls;
+use crate::transport::pipeline::of_calls;
 use crate::{ClientOptions, CriticalError, LockRequest, Mutation, SessionRequest};
 
 #[tokio::test(start_paused = true)]
@@ -118,27 +118,6 @@ async fn a_call_that_nobody_waits_for_is_ended_at_the_server_and_is_no_other_one
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_large_value_was_read_reads_go_by_themselves_until_one_is_small() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
-    let refused = Act::Refuse(Status::unavailable("no more of them"));
-    for (size, in_frame) in [(100_000, true), (100_000, false), (10, false), (10, true)] {
-        guard.put(vec![7; size]).await.unwrap();
-        let opened = world.fake.count("pipeline");
-        world.fake.break_pipelines();
-        tokio::time::sleep(secs(1)).await;
-        world.fake.next("pipeline", refused.clone());
-        assert_eq!(guard.get().await.unwrap().unwrap().len(), size);
-        // One is refused, and another one opened.
-        let asked = world.fake.count("pipeline") - opened;
-        assert_eq!(asked, if in_frame { 2 } else { 0 }, "{size}");
-        if !in_frame {
-            world.fake.state().acts.clear();
-        }
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn without_the_option_no_pipeline_is_opened() {
     let world = World::with(ClientOptions {
         pipeline: false,
@@ -235,22 +214,6 @@ async fn calls_that_hang_are_given_up_however_many_there_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_holder_does_waits_behind_no_calls_that_hang() {
-    let world = patient();
-    let guard = world.client.lock("k").await.unwrap();
-    let _calls = hang(&world, 2_000);
-    tokio::time::sleep(secs(1)).await;
-    let done = async {
-        guard.put("a").await.unwrap();
-        guard.get().await.unwrap();
-        guard.delete().await.unwrap();
-        guard.release().await.unwrap();
-    };
-    let done = tokio::time::timeout(secs(1), done).await;
-    done.expect("it waits behind what hangs");
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_write_that_could_not_be_sent_is_in_no_doubt() {
     let world = World::with(ClientOptions {
         timeout: secs(60),
@@ -292,8 +255,6 @@ async fn renewals_wait_behind_no_calls_that_hang() {
         let renewed = async {
             let client = &world.client;
             client.renew_session("session-s").await.unwrap();
-            let renewals = client.renew_locks_once(0, vec![lock_ref.clone()], secs(1));
-            assert!(renewals.await.unwrap()[0].is_ok());
             client.acquire_lock(&lock_ref).await.unwrap();
         };
         let renewed = tokio::time::timeout(secs(1), renewed).await;

@@ -157,6 +157,29 @@ async fn what_a_proxy_refuses_is_not_repeated() {
     }
 }
 
+/// It was decided by the headers, or by the size, and the server did not see it.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_a_proxy_refuses_was_not_done() {
+    for world in worlds() {
+        let guard = world.client.lock("k").await.unwrap();
+        for status in [401, 403, 413, 431] {
+            world.fake.break_pipelines();
+            tokio::time::sleep(secs(1)).await;
+            world.fake.state().page = Some(("", status, PAGE));
+            // (With 413 it is too large for a frame as well.)
+            let put = guard
+                .put(vec![7; if status == 413 { 100_000 } else { 10 }])
+                .await;
+            assert!(
+                matches!(put, Err(CriticalError::Denied(_) | CriticalError::Limit(_))),
+                "{status}: {put:?}"
+            );
+            world.fake.state().page = None;
+        }
+        guard.put("a").await.unwrap();
+    }
+}
+
 /// As where a server, or a proxy, answers a wait after less time than it asks for.
 #[tokio::test(start_paused = true)]
 async fn a_proxy_that_ends_each_wait_costs_no_entry() {

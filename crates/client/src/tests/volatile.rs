@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use tokio::time::timeout;
 use tonic::{Code, Status};
 
 use super::fake::{Act, refusal};
 use super::{World, secs};
-use crate::fault::Fault;
 use crate::{
     CriticalError, LockError, LockGuard, LostReason, Mutation, ReleaseError, SessionRequest,
     WaitError,
@@ -30,7 +28,7 @@ fn with_write_back() -> World {
 
 /// The replica that serves the key crashes; the session is kept by another one.
 fn home_away(world: &World) {
-    for method in ["put", "acquire", "renew_locks", "watch", "release"] {
+    for method in ["put", "acquire", "watch", "release"] {
         let away = Act::Refuse(Status::unavailable("away"));
         world.fake.always(method, away);
     }
@@ -55,9 +53,9 @@ async fn a_lock_is_safe_no_longer_than_its_own_promise_whatever_its_session_was_
 async fn an_answer_that_says_not_durable_is_believed_no_further_than_it_says() {
     let world = with_write_back();
     let guard = world.client.lock("k").await.unwrap();
-    // Asked about after 300 ms, and after 600 ms more.
+    // Asked about after 300 ms.
     tokio::time::sleep(secs(1)).await;
-    assert_eq!(world.fake.count("renew_locks"), 2);
+    assert_eq!(world.fake.count("acquire"), 1);
     assert!(!guard.durable());
     home_away(&world);
     let lost = timeout(BELIEVED, guard.lost()).await;
@@ -77,7 +75,7 @@ async fn a_lock_that_became_durable_is_soon_known_to_be() {
     home_away(&world);
     tokio::time::sleep(secs(20)).await;
     assert!(guard.is_valid());
-    assert_eq!(world.fake.count("renew_locks"), 1);
+    assert_eq!(world.fake.count("acquire"), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -88,7 +86,6 @@ async fn an_answer_that_says_durable_after_the_end_brings_nothing_back() {
     let guard = session.lock("k").await.unwrap();
     world.fake.state().memory = None;
     world.fake.always("acquire", Act::Hang);
-    world.fake.always("renew_locks", Act::Hang);
     world.fake.next("put", Act::Late(ms(990)));
     let (put, ()) = tokio::join!(guard.put("v"), async {
         tokio::time::sleep(ms(900)).await;
@@ -107,18 +104,17 @@ async fn a_short_section_asks_for_nothing() {
     guard.release().await.unwrap();
     tokio::time::sleep(secs(10)).await;
     assert_eq!(world.fake.count("acquire"), 0);
-    assert_eq!(world.fake.count("renew_locks"), 0);
     assert_eq!(world.fake.count("keep_alive"), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_does_not_become_durable_is_asked_about_less_and_less_often() {
+async fn a_lock_that_does_not_become_durable_is_asked_about_when_half_of_its_promise_has_passed() {
     let world = with_write_back();
     let guard = world.client.lock("k").await.unwrap();
     tokio::time::sleep(secs(60)).await;
     assert!(guard.is_valid());
-    let asked = world.fake.count("renew_locks");
-    // After 0.3, 0.9 and 2.1 s, and then each half of what is believed.
+    let asked = world.fake.count("acquire");
+    // After 0.3 s, and then each half of what is believed.
     assert!((28..=32).contains(&asked), "{asked}");
 }
 
@@ -126,15 +122,12 @@ async fn a_lock_that_does_not_become_durable_is_asked_about_less_and_less_often(
 async fn several_attempts_to_ask_about_a_lock_fit_into_what_is_left_of_it() {
     let world = with_write_back();
     let guard = world.client.lock("k").await.unwrap();
-    world.fake.next("renew_locks", Act::Hang);
     for _ in 0..2 {
         world.fake.next("acquire", Act::Hang);
     }
     tokio::time::sleep(BELIEVED).await;
     assert!(guard.is_valid());
-    // After the first one by itself.
-    assert!(world.fake.count("renew_locks") + world.fake.count("acquire") >= 4);
-    assert!(world.fake.count("acquire") >= 2);
+    assert!(world.fake.count("acquire") >= 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,7 +146,6 @@ async fn a_short_disconnect_grace_costs_no_further_call() {
     let session = world.client.open_session(request).await.unwrap();
     let guard = session.lock("k").await.unwrap();
     assert_eq!(world.fake.count("acquire"), 0);
-    assert_eq!(world.fake.count("renew_locks"), 0);
     assert!(guard.valid_for() <= ms(450), "{:?}", guard.valid_for());
 }
 
@@ -249,38 +241,6 @@ async fn a_release_of_a_lock_that_is_not_kept_says_so_where_it_was_durable_or_ca
 }
 
 #[tokio::test(start_paused = true)]
-async fn locks_that_are_due_together_are_asked_about_in_one_call() {
-    let world = with_write_back();
-    let guard = world.client.lock("k").await.unwrap();
-    let asks = (0..50).map(|_| world.client.confirm(guard.lock_ref(), secs(1)));
-    let answered = join_all(asks).await;
-    assert!(answered.iter().all(Result::is_ok), "{answered:?}");
-    assert_eq!(world.fake.calls("renew_locks"), ["renew_locks 50"]);
-    // Further ones than one call takes.
-    let asks = (0..1_001).map(|_| world.client.confirm(guard.lock_ref(), secs(1)));
-    assert!(join_all(asks).await.iter().all(Result::is_ok));
-    let calls = world.fake.calls("renew_locks");
-    assert_eq!(calls[1..], ["renew_locks 1000", "renew_locks 1"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn each_lock_that_is_asked_about_together_with_others_has_its_own_answer() {
-    let world = with_write_back();
-    let gone = world.fake.occupy();
-    world.fake.end(&gone, "NO_LONGER_KEPT", "");
-    let guard = world.client.lock("k").await.unwrap();
-    let gone = world.client.confirm(gone, secs(1));
-    let held = world.client.confirm(guard.lock_ref(), secs(1));
-    let (gone, held) = tokio::join!(gone, held);
-    assert_eq!(world.fake.calls("renew_locks"), ["renew_locks 2"]);
-    assert_eq!(held.unwrap().lock_ref, guard.lock_ref());
-    let Ok(lost) = Fault::new(&gone.unwrap_err()).ended() else {
-        panic!("it has ended");
-    };
-    assert_eq!(lost.reason, LostReason::NoLongerKept);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_lock_of_a_session_with_a_short_disconnect_grace_is_asked_about_in_time() {
     let world = with_write_back();
     let request = SessionRequest::new().disconnect_grace(ms(500));
@@ -288,7 +248,6 @@ async fn a_lock_of_a_session_with_a_short_disconnect_grace_is_asked_about_in_tim
     let guard = session.lock("k").await.unwrap();
     tokio::time::sleep(ms(100)).await;
     world.fake.state().memory = None;
-    world.fake.always("renew_locks", Act::Late(ms(70)));
     world.fake.always("acquire", Act::Late(ms(70)));
     tokio::time::sleep(secs(2)).await;
     assert!(guard.is_valid() && guard.durable());

@@ -154,7 +154,7 @@ async fn a_wait_with_a_short_ttl_goes_on_for_as_long_as_any_call() {
     assert!(matches!(error, LockError::Wait(WaitError::Unavailable(_))));
     assert!((secs(15)..secs(16)).contains(&start.elapsed()));
     // Whoever takes the entry over must learn of it before its TTL has passed.
-    assert!(world.fake.count("acquire") > 40);
+    assert!(world.fake.count("acquire") > 20);
 }
 
 #[tokio::test(start_paused = true)]

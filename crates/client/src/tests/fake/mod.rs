@@ -256,7 +256,7 @@ impl LockService for Fake {
         request: Request<AcquireLockRequest>,
     ) -> Result<Response<AcquireLockResponse>, Status> {
         let request = request.into_inner();
-        let wait = super::super::calls::from_wire(request.wait);
+        let wait = crate::calls::wire::from_wire(request.wait);
         let lock_ref = request.lock_ref.clone();
         self.act("acquire", format!("{wait:?}"), |_| Ok(())).await?;
         let refused = self.state().always.get("long acquire").cloned();

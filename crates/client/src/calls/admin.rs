@@ -1,0 +1,273 @@
+//! The operator's calls.
+
+use std::mem::take;
+
+use bytes::Bytes;
+use fermata_proto as proto;
+use tonic::{Response, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+
+use super::client::{Attempt, Client};
+use super::error::CallError;
+use super::fault::Fault;
+use crate::secret_text::public_part;
+use crate::transport::connections::LongCallStream;
+use crate::transport::local_status::no_answer_within;
+use crate::transport::not_grpc;
+
+/// The items that a page asks for.
+const PAGE_SIZE: i32 = 500;
+
+impl Client {
+    /// The tables that the server serves, by name.
+    pub async fn list_tables(&self) -> Result<Vec<proto::Table>, CallError> {
+        let list = |attempt: Attempt, page_size, page_token| async move {
+            let request = attempt.request(proto::ListTablesRequest {
+                page_size,
+                page_token,
+            });
+            attempt.admin().list_tables(request).await
+        };
+        let (tables, _) = self
+            .pages(usize::MAX, list, |page| {
+                (take(&mut page.tables), take(&mut page.next_page_token))
+            })
+            .await?;
+        Ok(tables)
+    }
+
+    /// Keys that are held or waited for, in the order of their bytes, `limit` at most.
+    pub async fn list_locks(
+        &self,
+        table: &str,
+        key_prefix: &str,
+        contended: bool,
+        limit: usize,
+    ) -> Result<Vec<proto::LockSummary>, CallError> {
+        let list = |attempt: Attempt, page_size, page_token| async move {
+            let request = attempt.request(proto::ListLocksRequest {
+                table: table.to_owned(),
+                page_size,
+                page_token,
+                key_prefix: key_prefix.to_owned(),
+                contended,
+            });
+            attempt.admin().list_locks(request).await
+        };
+        let (locks, _) = self
+            .pages(limit, list, |page| {
+                (take(&mut page.locks), take(&mut page.next_page_token))
+            })
+            .await?;
+        Ok(locks)
+    }
+
+    /// The queue of one key, with `limit` waiters at most.
+    pub async fn describe_lock(
+        &self,
+        table: &str,
+        key: &str,
+        limit: usize,
+    ) -> Result<proto::DescribeLockResponse, CallError> {
+        let list = |attempt: Attempt, page_size, page_token| async move {
+            let request = attempt.request(proto::DescribeLockRequest {
+                key: key.to_owned(),
+                table: table.to_owned(),
+                page_size,
+                page_token,
+            });
+            attempt.admin().describe_lock(request).await
+        };
+        let (waiters, last) = self
+            .pages(limit, list, |page| {
+                (take(&mut page.waiters), take(&mut page.next_page_token))
+            })
+            .await?;
+        Ok(proto::DescribeLockResponse { waiters, ..last })
+    }
+
+    /// The open sessions, `limit` at most.
+    pub async fn list_sessions(&self, limit: usize) -> Result<Vec<proto::SessionInfo>, CallError> {
+        let list = |attempt: Attempt, page_size, page_token| async move {
+            let request = attempt.request(proto::ListSessionsRequest {
+                page_size,
+                page_token,
+            });
+            attempt.admin().list_sessions(request).await
+        };
+        let (sessions, _) = self
+            .pages(limit, list, |page| {
+                (take(&mut page.sessions), take(&mut page.next_page_token))
+            })
+            .await?;
+        Ok(sessions)
+    }
+
+    /// The replicas of the service.
+    pub async fn list_replicas(&self) -> Result<Vec<proto::ReplicaInfo>, CallError> {
+        let list = |attempt: Attempt, page_size, page_token| async move {
+            let request = attempt.request(proto::ListReplicasRequest {
+                page_size,
+                page_token,
+            });
+            attempt.admin().list_replicas(request).await
+        };
+        let (replicas, _) = self
+            .pages(usize::MAX, list, |page| {
+                (take(&mut page.replicas), take(&mut page.next_page_token))
+            })
+            .await?;
+        Ok(replicas)
+    }
+
+    /// The first `limit` items of a listing, and its last page without them. `list` asks for a page of this size, by its token;
+    /// `items` takes its items, and the token of the next page.
+    async fn pages<P, T, F, Fut>(
+        &self,
+        limit: usize,
+        list: F,
+        items: fn(&mut P) -> (Vec<T>, String),
+    ) -> Result<(Vec<T>, P), CallError>
+    where
+        F: Fn(Attempt, i32, String) -> Fut,
+        Fut: Future<Output = Result<Response<P>, Status>>,
+    {
+        let mut all = Vec::new();
+        let mut token = String::new();
+        loop {
+            let left = limit.saturating_sub(all.len()).max(1);
+            let size = i32::try_from(left).map_or(PAGE_SIZE, |left| left.min(PAGE_SIZE));
+            let answer = self
+                .call(|attempt| list(attempt, size, token.clone()))
+                .await;
+            let mut page = answer.map_err(|status| Fault::new(&status))?.message;
+            let (further, next) = items(&mut page);
+            all.extend(further);
+            token = next;
+            if token.is_empty() || all.len() >= limit {
+                all.truncate(limit);
+                return Ok((all, page));
+            }
+        }
+    }
+
+    /// The recent activity of each running replica, the answering one first, with `keys_max` of its busiest keys at most.
+    pub async fn describe_activity(
+        &self,
+        keys_max: usize,
+    ) -> Result<Vec<proto::ReplicaActivity>, CallError> {
+        let keys_max = i32::try_from(keys_max).unwrap_or(i32::MAX);
+        let answer = self
+            .call(|attempt| {
+                let request = attempt.request(proto::DescribeActivityRequest { keys_max });
+                async move { attempt.admin().describe_activity(request).await }
+            })
+            .await
+            .map_err(|status| Fault::new(&status))?;
+        Ok(answer.message.replicas)
+    }
+
+    /// Ends an entry whatever its holder does. It is given by its name, as [`Client::describe_lock`] shows it, or by its lockRef.
+    /// The reason is kept, and told to the former holder.
+    pub async fn force_release(
+        &self,
+        name: &str,
+        reason: &str,
+        forced_by: &str,
+    ) -> Result<proto::ForceReleaseResponse, CallError> {
+        let answer = self
+            .call(|attempt| {
+                let request = attempt.request(proto::ForceReleaseRequest {
+                    name: public_part(name).to_owned(),
+                    reason: reason.to_owned(),
+                    forced_by: forced_by.to_owned(),
+                });
+                async move { attempt.admin().force_release(request).await }
+            })
+            .await
+            .map_err(|status| Fault::new(&status))?;
+        Ok(answer.message)
+    }
+
+    /// Closes a session whatever its client does, and ends all its locks. It is given by its id, as [`Client::list_sessions`] shows
+    /// it, or by its text. The reason is written into the audit log. True if it had ended before, or never was.
+    pub async fn end_session(
+        &self,
+        session_id: &str,
+        reason: &str,
+        forced_by: &str,
+    ) -> Result<bool, CallError> {
+        let answer = self
+            .call(|attempt| {
+                let request = attempt.request(proto::EndSessionRequest {
+                    session_id: public_part(session_id).to_owned(),
+                    reason: reason.to_owned(),
+                    forced_by: forced_by.to_owned(),
+                });
+                async move { attempt.admin().end_session(request).await }
+            })
+            .await
+            .map_err(|status| Fault::new(&status))?;
+        Ok(answer.message.already_ended)
+    }
+}
+
+impl Client {
+    /// Whether a server says that it serves (grpc.health.v1). `service` is a service of the contract, `""` for the server as a
+    /// whole, or `liveness` for the process. Needs no login.
+    pub async fn is_serving(&self, service: &str) -> Result<bool, CallError> {
+        let answer = self
+            .call(|attempt| {
+                let request = attempt.request(HealthCheckRequest {
+                    service: service.to_owned(),
+                });
+                async move { attempt.health().check(request).await }
+            })
+            .await
+            .map_err(|status| Fault::new(&status))?;
+        Ok(answer.message.status() == ServingStatus::Serving)
+    }
+}
+
+/// A backup, part by part.
+pub struct Backup {
+    parts: tonic::Streaming<proto::BackupResponse>,
+    _stream: Option<LongCallStream>,
+}
+
+impl std::fmt::Debug for Backup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Backup").finish_non_exhaustive()
+    }
+}
+
+impl Backup {
+    /// The next part of the file; `None` after the last. With an error the backup is not whole.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, CallError> {
+        let part = self.parts.message().await;
+        let part = part.map_err(|status| Fault::new(&not_grpc::of_answer(status)))?;
+        Ok(part.map(|part| part.part))
+    }
+}
+
+impl Client {
+    /// A backup of the embedded store of the server, of one moment.
+    pub async fn back_up(&self) -> Result<Backup, CallError> {
+        let permit = self.connections().watch_permit().await;
+        let within = self.options().timeout;
+        let (at, attempt) = self.long_attempt(permit);
+        // No deadline for all of it: it lasts as long as the store is large.
+        let request = attempt.stream_request(proto::BackupRequest {});
+        let mut admin = attempt.admin();
+        let begun = tokio::time::timeout(within, admin.backup(request)).await;
+        let parts = begun.unwrap_or_else(|_| Err(no_answer_within(within)));
+        let named = |status| self.named(at, not_grpc::of_answer(status));
+        let parts = parts.map_err(|status| Fault::new(&named(status)))?;
+        let parts = parts.into_inner();
+        Ok(Backup {
+            parts,
+            _stream: attempt.into_stream(),
+        })
+    }
+}

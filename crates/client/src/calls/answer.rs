@@ -1,0 +1,196 @@
+//! What the calls take and answer, in the client's own types.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use fermata_proto as proto;
+
+use super::validity::{Promise, Validity};
+use crate::clock::Moment;
+use crate::secret_text::Shown;
+
+/// The status of a lockRef.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockStatus {
+    /// It holds its key.
+    Held {
+        /// Strictly greater for each later holder of the key.
+        fencing_token: u64,
+    },
+    /// It waits.
+    Waiting {
+        /// How many are ahead in the queue.
+        position: u32,
+    },
+}
+
+/// A value as read: `None` where the key has none.
+pub type Value = Option<Bytes>;
+
+/// What an answer of HELD brought with it.
+#[derive(Clone)]
+pub(crate) struct GrantedValue(pub(crate) Option<Value>);
+
+impl GrantedValue {
+    /// What the answer has, if it is HELD and the value was asked for.
+    pub(crate) fn of(status: LockStatus, read: bool, value: Bytes, exists: bool) -> GrantedValue {
+        let is_held = matches!(status, LockStatus::Held { .. });
+        GrantedValue((is_held && read).then_some(exists.then_some(value)))
+    }
+}
+
+impl std::fmt::Debug for GrantedValue {
+    /// Values are never shown: they may be secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0 {
+            Some(Some(value)) => write!(f, "{} bytes", value.len()),
+            Some(None) => f.write_str("no value"),
+            None => f.write_str("not read"),
+        }
+    }
+}
+
+/// What a write leaves.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Mutation {
+    /// This value.
+    Put(Bytes),
+    /// No value.
+    Delete,
+}
+
+impl Mutation {
+    pub(crate) fn to_wire(&self) -> proto::Mutation {
+        match self {
+            Mutation::Put(value) => proto::Mutation {
+                value: value.clone(),
+                delete: false,
+            },
+            Mutation::Delete => proto::Mutation {
+                value: Bytes::new(),
+                delete: true,
+            },
+        }
+    }
+}
+
+impl std::fmt::Debug for Mutation {
+    /// Values are never shown: they may be secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Mutation::Put(value) => write!(f, "Put({} bytes)", value.len()),
+            Mutation::Delete => f.write_str("Delete"),
+        }
+    }
+}
+
+/// The answer to CreateLockRef.
+#[derive(Clone)]
+pub struct Created {
+    /// All that later calls need; with its grant when held. Whoever has it may act for the entry.
+    pub lock_ref: String,
+    /// Its status.
+    pub status: LockStatus,
+    /// What keeps it alive.
+    pub session: String,
+    /// The TTL in force.
+    pub ttl: Duration,
+    pub(crate) promise: Promise,
+    pub(crate) value: GrantedValue,
+}
+
+impl Created {
+    /// The value of the key, where it is held and [`LockRequest::read_value`](crate::LockRequest::read_value) asked for it.
+    pub fn value(&self) -> Option<&Value> {
+        self.value.0.as_ref()
+    }
+
+    /// Until when the lockRef is safe from expiry.
+    pub fn valid_until(&self) -> Moment {
+        self.promise.validity.until()
+    }
+
+    /// Whether it survives a crash of the replica that serves its key. Where it does not, ask again before
+    /// [`Created::valid_until`].
+    pub fn durable(&self) -> bool {
+        self.promise.durable
+    }
+}
+
+/// The answer to AcquireLock.
+#[derive(Clone)]
+pub struct Acquired {
+    /// The lockRef to use from now on; with its grant when held.
+    pub lock_ref: String,
+    /// Its status.
+    pub status: LockStatus,
+    pub(crate) promise: Promise,
+    pub(crate) value: GrantedValue,
+}
+
+impl Acquired {
+    /// Until when the lockRef is safe from expiry.
+    pub fn valid_until(&self) -> Moment {
+        self.promise.validity.until()
+    }
+
+    /// Whether it survives a crash of the replica that serves its key. Where it does not, ask again before
+    /// [`Acquired::valid_until`].
+    pub fn durable(&self) -> bool {
+        self.promise.durable
+    }
+}
+
+/// The answer to OpenSession and RenewSession.
+#[derive(Clone)]
+pub struct Renewed {
+    /// The session: lets whoever has it act for it.
+    pub session: String,
+    /// The TTL in force.
+    pub ttl: Duration,
+    /// How long it lives on once its connection is closed, where that matters.
+    pub disconnect_grace: Option<Duration>,
+    pub(crate) validity: Validity,
+}
+
+impl Renewed {
+    /// Until when the session is safe from expiry.
+    pub fn valid_until(&self) -> Moment {
+        self.validity.until()
+    }
+}
+
+impl std::fmt::Debug for Created {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Created")
+            .field("entry", &Shown(&self.lock_ref))
+            .field("status", &self.status)
+            .field("session", &Shown(&self.session))
+            .field("ttl", &self.ttl)
+            .field("promise", &self.promise)
+            .field("value", &self.value)
+            .finish()
+    }
+}
+
+impl std::fmt::Debug for Acquired {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Acquired")
+            .field("entry", &Shown(&self.lock_ref))
+            .field("status", &self.status)
+            .field("promise", &self.promise)
+            .field("value", &self.value)
+            .finish()
+    }
+}
+
+impl std::fmt::Debug for Renewed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Renewed")
+            .field("session", &Shown(&self.session))
+            .field("ttl", &self.ttl)
+            .field("disconnect_grace", &self.disconnect_grace)
+            .field("validity", &self.validity)
+            .finish()
+    }
+}

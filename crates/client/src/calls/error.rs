@@ -1,0 +1,249 @@
+//! Why an operation failed: one enum per operation, each variant something else for the caller to do.
+
+use super::fault::{Fault, ServerError};
+use super::lost::{Lost, LostReason};
+
+/// The error of an operation for each fault. All have Invalid, Limit, Denied, Unavailable and Other; the rest is given.
+macro_rules! from_fault {
+    ($error:ident: Ended => $ended:ident, $($fault:ident => $variant:ident),*) => {
+        impl From<Fault> for $error {
+            fn from(fault: Fault) -> $error {
+                match fault {
+                    Fault::Ended(lost) => $error::$ended(lost),
+                    Fault::Invalid(error) => $error::Invalid(error),
+                    Fault::Limit(error) => $error::Limit(error),
+                    Fault::Denied(error) => $error::Denied(error),
+                    Fault::Unavailable(error) => $error::Unavailable(error),
+                    Fault::Other(error) => $error::Other(error),
+                    $(Fault::$fault(error) => $error::$variant(error.into()),)*
+                }
+            }
+        }
+    };
+}
+
+/// Why no entry in the queue was taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CreateError {
+    /// The request is malformed. Correct it.
+    #[error("the request is malformed: {0}")]
+    Invalid(#[source] ServerError),
+    /// There is no such table. Correct its name, or configure it.
+    #[error("{0}")]
+    NotFound(#[source] ServerError),
+    /// The session has ended: open another one. Or the entry ended that an earlier try of this call had made.
+    #[error("the session, or the entry, has ended: {0}")]
+    SessionEnded(#[source] Lost),
+    /// A limit is reached. Come again later.
+    #[error("a limit is reached: {0}")]
+    Limit(#[source] ServerError),
+    /// Not allowed, or not known.
+    #[error("not allowed: {0}")]
+    Denied(#[source] ServerError),
+    /// No server could do it in time. If one did it after all, the entry is released in the background.
+    #[error("no server could do it in time: {0}")]
+    Unavailable(#[source] ServerError),
+    /// The server failed. Its words are all there is.
+    #[error("the server failed: {0}")]
+    Other(#[source] ServerError),
+}
+
+from_fault!(CreateError: Ended => SessionEnded, NotFound => NotFound, Superseded => Other, Overtaken => Other);
+
+/// Why an entry in the queue did not become a lock.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WaitError {
+    /// The time to wait is up. The entry is still there: wait on, or give it up.
+    #[error("the wait timed out with {position} ahead in the queue")]
+    TimedOut {
+        /// How many were ahead at the end.
+        position: u32,
+    },
+    /// The entry has ended. Take another one.
+    #[error("the lock is not held: {0}")]
+    Lost(#[source] Lost),
+    /// No server answered for a whole TTL, so the entry has likely expired.
+    #[error("no server could be reached: {0}")]
+    Unavailable(#[source] ServerError),
+    /// What was given is no lockRef.
+    #[error("the request is malformed: {0}")]
+    Invalid(#[source] ServerError),
+    /// Not allowed, or not known.
+    #[error("not allowed: {0}")]
+    Denied(#[source] ServerError),
+    /// Too many calls wait for this lockRef. Come again later.
+    #[error("a limit is reached: {0}")]
+    Limit(#[source] ServerError),
+    /// The server failed. Its words are all there is.
+    #[error("the server failed: {0}")]
+    Other(#[source] ServerError),
+}
+
+from_fault!(WaitError: Ended => Lost, NotFound => Lost, Superseded => Other, Overtaken => Other);
+
+/// Why there is no lock.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LockError {
+    /// No entry in the queue was taken.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// The entry in the queue did not become a lock. It is given back.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
+}
+
+/// Why a read or write under the lock failed. After a write, all variants but `Invalid`, `Limit`, `Denied`, `Unavailable`,
+/// `Overtaken` leave open whether it took effect; while the lock is held, write again before reading.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CriticalError {
+    /// The lock is lost. Stop; what was written without an `Ok` may or may not have taken effect.
+    #[error("the lock is lost: {0}")]
+    Lost(#[source] Lost),
+    /// The request is malformed, or the value too large. Nothing was written.
+    #[error("the request is malformed: {0}")]
+    Invalid(#[source] ServerError),
+    /// A limit is reached. Come again later.
+    #[error("a limit is reached: {0}")]
+    Limit(#[source] ServerError),
+    /// Not allowed, or not known.
+    #[error("not allowed: {0}")]
+    Denied(#[source] ServerError),
+    /// No server could do it in time; nothing was written. Repeat it while the lock is valid.
+    #[error("no server could do it in time: {0}")]
+    Unavailable(#[source] ServerError),
+    /// The lock was taken over again while this call asked for its grant. Repeat the call.
+    #[error("the lock was taken over by another replica: {0}")]
+    Superseded(#[source] ServerError),
+    /// Other processes that have the lockRef call under it at the same time, and each time went first. Nothing was done by this
+    /// call: repeat it.
+    #[error("other processes use this lockRef as well, and went first; nothing was done: {0}")]
+    Overtaken(#[source] ServerError),
+    /// An attempt of this write may have taken effect: time was up before an answer, or repeating it was refused, as after a
+    /// take-over, when somebody else with this lockRef may have written since. Nothing is known of a loss of the lock: read
+    /// the value, or write again what is to stand.
+    #[error("the write may or may not have taken effect: {0}")]
+    WriteUnknown(#[source] ServerError),
+    /// The server failed. Its words are all there is.
+    #[error("the server failed: {0}")]
+    Other(#[source] ServerError),
+}
+
+impl CriticalError {
+    /// The same; `in_doubt`: of a write, of which an earlier attempt may have taken effect.
+    pub(crate) fn of(fault: Fault, in_doubt: bool) -> CriticalError {
+        if !in_doubt {
+            return fault.into();
+        }
+        match fault.refusal() {
+            Ok(error) | Err(Fault::Unavailable(error)) => CriticalError::WriteUnknown(error),
+            Err(fault) => fault.into(),
+        }
+    }
+}
+
+from_fault!(CriticalError: Ended => Lost, NotFound => Lost, Superseded => Superseded, Overtaken => Overtaken);
+
+/// Why a release failed. Where it carried a write, whether that took effect is unknown, but for `Invalid`, `Limit`, `Denied` and
+/// `Unavailable`: then it did not. The lock was given back without it, or is tried to be in the background until it has ended:
+/// with its session, or outside of one after its TTL.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReleaseError {
+    /// It had ended before, other than by this release: what was done under it may have been overtaken. Where the
+    /// reason is RELEASED somebody else released it before the carried write, which was not written.
+    #[error("the lock was lost before it was released: {0}")]
+    Lost(#[source] Lost),
+    /// The carried write is malformed, or its value too large.
+    #[error("the request is malformed: {0}")]
+    Invalid(#[source] ServerError),
+    /// A limit is reached.
+    #[error("a limit is reached: {0}")]
+    Limit(#[source] ServerError),
+    /// Not allowed, or not known.
+    #[error("not allowed: {0}")]
+    Denied(#[source] ServerError),
+    /// No server could do it in time. It is tried further in the background, without the write, which did not take effect.
+    #[error("no server could do it in time: {0}")]
+    Unavailable(#[source] ServerError),
+    /// An attempt may have written the carried value, and repeating it was refused, as after a take-over, or where it is
+    /// released by now; or time was up. If it is not released yet, it is in the background, without the write.
+    #[error("the write may or may not have taken effect: {0}")]
+    WriteUnknown(#[source] ServerError),
+    /// The server failed. Its words are all there is.
+    #[error("the server failed: {0}")]
+    Other(#[source] ServerError),
+}
+
+impl ReleaseError {
+    /// The same; `in_doubt`: it carried a write, of which an earlier attempt may have taken effect.
+    pub(crate) fn of(fault: Fault, in_doubt: bool) -> ReleaseError {
+        if !in_doubt {
+            return fault.into();
+        }
+        match fault.refusal() {
+            Ok(error) => ReleaseError::WriteUnknown(error),
+            // By an earlier attempt, with the write, or by somebody else, before it.
+            Err(Fault::Ended(lost))
+                if matches!(lost.reason, LostReason::Released | LostReason::NoLongerKept) =>
+            {
+                ReleaseError::WriteUnknown(lost.into())
+            }
+            Err(Fault::Unavailable(error)) => ReleaseError::WriteUnknown(error),
+            Err(fault) => fault.into(),
+        }
+    }
+}
+
+from_fault!(ReleaseError: Ended => Lost, NotFound => Lost, Superseded => Other, Overtaken => Other);
+
+/// Why a session could not be opened, renewed or closed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// The session has ended. Open another one.
+    #[error("the session has ended: {0}")]
+    Ended(#[source] Lost),
+    /// The request is malformed. Correct it.
+    #[error("the request is malformed: {0}")]
+    Invalid(#[source] ServerError),
+    /// Too many sessions. Come again later.
+    #[error("a limit is reached: {0}")]
+    Limit(#[source] ServerError),
+    /// Not allowed, or not known.
+    #[error("not allowed: {0}")]
+    Denied(#[source] ServerError),
+    /// No server could do it in time.
+    #[error("no server could do it in time: {0}")]
+    Unavailable(#[source] ServerError),
+    /// The server failed. Its words are all there is.
+    #[error("the server failed: {0}")]
+    Other(#[source] ServerError),
+}
+
+from_fault!(SessionError: Ended => Ended, NotFound => Ended, Superseded => Other, Overtaken => Other);
+
+/// Why a call that needs no lock failed: a read that may be outdated, or an operator's call.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The request is malformed. Correct it.
+    #[error("the request is malformed: {0}")]
+    Invalid(#[source] ServerError),
+    /// There is no such table or lockRef.
+    #[error("{0}")]
+    NotFound(#[source] ServerError),
+    /// The lockRef that was named has already ended.
+    #[error("it has already ended: {0}")]
+    Ended(#[source] Lost),
+    /// A limit is reached. Come again later.
+    #[error("a limit is reached: {0}")]
+    Limit(#[source] ServerError),
+    /// Not allowed, or not known.
+    #[error("not allowed: {0}")]
+    Denied(#[source] ServerError),
+    /// No server could do it in time.
+    #[error("no server could do it in time: {0}")]
+    Unavailable(#[source] ServerError),
+    /// The server failed. Its words are all there is.
+    #[error("the server failed: {0}")]
+    Other(#[source] ServerError),
+}
+
+from_fault!(CallError: Ended => Ended, NotFound => NotFound, Superseded => Other, Overtaken => Other);

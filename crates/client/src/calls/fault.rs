@@ -1,0 +1,226 @@
+//! The errors that servers answer with, and their meaning for a lockRef.
+
+use std::fmt;
+use std::time::Duration;
+
+use fermata_proto::EndReason;
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+use super::lost::{Lost, LostReason};
+use crate::transport::retry::{Verdict, judge, retry_delay};
+
+/// The error that a server answered with, or that stands for the lack of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerError {
+    /// The gRPC status code.
+    pub code: Code,
+    /// The server's words.
+    pub message: String,
+    /// The machine-readable reason (`google.rpc.ErrorInfo`), empty where there is none.
+    pub reason: String,
+    /// The wrong fields of the request (`google.rpc.BadRequest`).
+    pub fields: Vec<FieldViolation>,
+    /// The time to wait before a repeat (`google.rpc.RetryInfo`).
+    pub retry_after: Option<Duration>,
+}
+
+/// One wrong field of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldViolation {
+    /// The field's name in the contract.
+    pub field: String,
+    /// The fault.
+    pub description: String,
+}
+
+impl ServerError {
+    /// The reason where an identity may not do this.
+    pub const NOT_ALLOWED: &str = "NOT_ALLOWED";
+    /// The reason where the call's number is not above the last one under its grant.
+    pub const CALL_NO_NOT_ABOVE: &str = "CALL_NO_NOT_ABOVE";
+    /// The reason where a live lockRef has a newer grant.
+    pub const GRANT_SUPERSEDED: &str = "GRANT_SUPERSEDED";
+
+    pub(crate) fn new(status: &Status) -> ServerError {
+        let fields = status
+            .get_details_bad_request()
+            .map_or_else(Vec::new, |bad| {
+                let violations = bad.field_violations.into_iter();
+                violations
+                    .map(|violation| FieldViolation {
+                        field: violation.field,
+                        description: violation.description,
+                    })
+                    .collect()
+            });
+        ServerError {
+            code: status.code(),
+            message: status.message().to_owned(),
+            reason: status
+                .get_details_error_info()
+                .map_or_else(String::new, |info| info.reason),
+            fields,
+            retry_after: retry_delay(status),
+        }
+    }
+}
+
+impl From<Lost> for ServerError {
+    /// The same, as a server says it.
+    fn from(lost: Lost) -> ServerError {
+        ServerError {
+            code: Code::FailedPrecondition,
+            message: lost.detail,
+            reason: lost.reason.as_str().to_owned(),
+            fields: Vec::new(),
+            retry_after: None,
+        }
+    }
+}
+
+impl From<ServerError> for Lost {
+    /// Of a lockRef, or a session, that the server does not know.
+    fn from(unknown: ServerError) -> Lost {
+        // The reason is said beside these words.
+        Lost::new(LostReason::NeverIssued, unknown.message)
+    }
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.message.is_empty(), self.reason.is_empty()) {
+            (false, _) => f.write_str(&self.message)?,
+            (true, false) => f.write_str(&self.reason)?,
+            (true, true) => f.write_str(self.code.description())?,
+        }
+        for violation in &self.fields {
+            // The message often says the same in other words; then once is enough.
+            if !self.message.contains(&violation.description) {
+                write!(f, "; {}: {}", violation.field, violation.description)?;
+            }
+        }
+        // The name that `fermata explain`, and the contract, have for it.
+        match self.message.is_empty() || self.reason.is_empty() {
+            true => Ok(()),
+            false => write!(f, " ({})", self.reason),
+        }
+    }
+}
+
+impl std::error::Error for ServerError {}
+
+/// The meaning of a failed call for a lockRef, before an operation makes its own error of it.
+#[derive(Debug, Clone)]
+pub(crate) enum Fault {
+    /// The lockRef or the session has ended.
+    Ended(Lost),
+    /// The lockRef has a newer grant.
+    Superseded(ServerError),
+    /// Another call under the grant went first, with a number as high or higher.
+    Overtaken(ServerError),
+    /// The request is malformed.
+    Invalid(ServerError),
+    /// There is no such table, or no such lockRef.
+    NotFound(ServerError),
+    /// A limit is reached.
+    Limit(ServerError),
+    /// Not allowed, or not known.
+    Denied(ServerError),
+    /// It could not be done in time; its outcome may be unknown.
+    Unavailable(ServerError),
+    /// Anything else.
+    Other(ServerError),
+}
+
+impl Fault {
+    pub(crate) fn new(status: &Status) -> Fault {
+        let error = ServerError::new(status);
+        match status.code() {
+            Code::FailedPrecondition if error.reason == ServerError::GRANT_SUPERSEDED => {
+                Fault::Superseded(error)
+            }
+            Code::FailedPrecondition if error.reason == ServerError::CALL_NO_NOT_ABOVE => {
+                Fault::Overtaken(error)
+            }
+            Code::FailedPrecondition => match end_reason(&error.reason) {
+                Some(reason) => Fault::Ended(Lost::new(reason, error.message)),
+                None => Fault::Other(error),
+            },
+            Code::InvalidArgument | Code::OutOfRange => Fault::Invalid(error),
+            Code::NotFound => Fault::NotFound(error),
+            Code::ResourceExhausted => Fault::Limit(error),
+            Code::PermissionDenied | Code::Unauthenticated => Fault::Denied(error),
+            Code::Ok
+            | Code::Cancelled
+            | Code::Unknown
+            | Code::DeadlineExceeded
+            | Code::AlreadyExists
+            | Code::Aborted
+            | Code::Unimplemented
+            | Code::Internal
+            | Code::Unavailable
+            | Code::DataLoss => match judge(status) {
+                Verdict::Repeat { .. } => Fault::Unavailable(error),
+                Verdict::Final => Fault::Other(error),
+            },
+        }
+    }
+
+    /// The refusal of this attempt, if it was refused before it did anything. It says nothing about earlier attempts.
+    pub(crate) fn refusal(self) -> Result<ServerError, Fault> {
+        match self {
+            Fault::Superseded(error)
+            | Fault::Overtaken(error)
+            | Fault::Invalid(error)
+            | Fault::Limit(error)
+            | Fault::Denied(error) => Ok(error),
+            Fault::Ended(_) | Fault::NotFound(_) | Fault::Unavailable(_) | Fault::Other(_) => {
+                Err(self)
+            }
+        }
+    }
+
+    /// The end of the lockRef or session that was named, if that is the fault.
+    pub(crate) fn ended(self) -> Result<Lost, Fault> {
+        match self {
+            Fault::Ended(lost) => Ok(lost),
+            Fault::NotFound(error) => Ok(error.into()),
+            Fault::Superseded(_)
+            | Fault::Overtaken(_)
+            | Fault::Invalid(_)
+            | Fault::Limit(_)
+            | Fault::Denied(_)
+            | Fault::Unavailable(_)
+            | Fault::Other(_) => Err(self),
+        }
+    }
+}
+
+/// An EndReason by its name, with or without the enum's prefix.
+fn end_reason(name: &str) -> Option<LostReason> {
+    let reason = EndReason::from_str_name(name)
+        .or_else(|| EndReason::from_str_name(&format!("END_REASON_{name}")))?;
+    Some(LostReason::from(reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_ref_that_is_not_known_names_its_reason_once() {
+        let fault = Fault::NotFound(ServerError {
+            code: Code::NotFound,
+            message: "there was never such a lockRef, or such an entry".to_owned(),
+            reason: "NEVER_ISSUED".to_owned(),
+            fields: Vec::new(),
+            retry_after: None,
+        });
+        let lost = fault.ended().unwrap();
+        assert_eq!(
+            lost.to_string(),
+            "there was never such a lockRef, or such an entry (NEVER_ISSUED)"
+        );
+    }
+}

@@ -1,0 +1,125 @@
+//! The homes of keys, as answers named them. Calls about a key go to its home at once, where that is one of the endpoints, and
+//! spare the service a step (H10).
+
+use std::collections::HashMap;
+
+use fermata_proto::{HOME_ADDRESS, HOME_TERM};
+use parking_lot::Mutex;
+use tonic::metadata::MetadataMap;
+
+/// The most keys whose homes are known. With more, all are forgotten: their next calls take a step more.
+const HOMES_MAX: usize = 10_000;
+
+/// The homes that are not the replica in use, by key.
+#[derive(Debug, Default)]
+pub(crate) struct Homes(Mutex<HashMap<Box<str>, Home>>);
+
+/// A home.
+#[derive(Debug, Clone, Copy)]
+struct Home {
+    /// The number of its endpoint.
+    at: usize,
+    /// Its term, which rises with every change of home.
+    term: u64,
+}
+
+/// The characters of a key that stand in a lockRef as they are, beside letters and digits; all others stand as `%XX`.
+const PLAIN: &str = "-_.~:/=+,";
+
+/// The key in a lockRef, with its table.
+pub(crate) fn key_of(lock_ref: &str) -> &str {
+    lock_ref.rsplit_once('#').map_or(lock_ref, |(key, _)| key)
+}
+
+/// The same of a key without a lockRef; in the default table where none is named.
+pub(crate) fn key_in(table: &str, key: &str) -> String {
+    let table = if table.is_empty() { "default" } else { table };
+    let mut text = format!("{table}/");
+    for byte in key.bytes() {
+        match byte.is_ascii_alphanumeric() || PLAIN.contains(char::from(byte)) {
+            true => text.push(char::from(byte)),
+            false => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text
+}
+
+/// Where the home takes calls of clients, where an answer says so.
+pub(crate) fn address(metadata: &MetadataMap) -> Option<&str> {
+    metadata.get(HOME_ADDRESS)?.to_str().ok()
+}
+
+/// Its term; 0 where an answer says none.
+pub(crate) fn term(metadata: &MetadataMap) -> u64 {
+    let term = metadata.get(HOME_TERM).and_then(|term| term.to_str().ok());
+    term.and_then(|term| term.parse().ok()).unwrap_or(0)
+}
+
+impl Homes {
+    /// The number of the replica that is the home, where that is not the one in use.
+    pub(crate) fn of(&self, key: &str) -> Option<usize> {
+        self.0.lock().get(key).map(|home| home.at)
+    }
+
+    /// Takes note of an answer that names the home in this term; `None` for the replica in use. A late answer of an earlier home
+    /// is ignored.
+    pub(crate) fn note(&self, key: &str, at: Option<usize>, term: u64) {
+        let mut known = self.0.lock();
+        let before = known.get(key).map(|home| home.term);
+        if before.is_some_and(|before| before > term) {
+            return;
+        }
+        let Some(at) = at else {
+            known.remove(key);
+            return;
+        };
+        if before.is_none() && known.len() >= HOMES_MAX {
+            known.clear();
+        }
+        known.insert(key.into(), Home { at, term });
+    }
+
+    pub(crate) fn forget(&self, key: &str) {
+        self.0.lock().remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_the_same_with_and_without_a_lock_ref() {
+        assert_eq!(key_of("default/demo#1.8nw0wh0k"), "default/demo");
+        assert_eq!(key_in("", "demo"), "default/demo");
+        assert_eq!(key_in("other", "demo"), "other/demo");
+        let encoded = "default/orders/a%23b%20%C3%A4-_.~:=+,";
+        assert_eq!(key_of(&format!("{encoded}#7.8nw0wh0k@12")), encoded);
+        assert_eq!(key_in("", "orders/a#b ä-_.~:=+,"), encoded);
+    }
+
+    #[test]
+    fn no_more_homes_are_remembered_than_there_is_room_for() {
+        let homes = Homes::default();
+        for number in 0..HOMES_MAX + 1 {
+            homes.note(&number.to_string(), Some(1), 1);
+        }
+        assert_eq!(homes.0.lock().len(), 1);
+        homes.note(&HOMES_MAX.to_string(), Some(2), 1);
+        assert_eq!(homes.of(&HOMES_MAX.to_string()), Some(2));
+        homes.forget(&HOMES_MAX.to_string());
+        assert_eq!(homes.of(&HOMES_MAX.to_string()), None);
+    }
+
+    #[test]
+    fn what_the_home_before_says_late_is_not_believed() {
+        let homes = Homes::default();
+        homes.note("k", Some(2), 7);
+        for late in [Some(1), None] {
+            homes.note("k", late, 6);
+            assert_eq!(homes.of("k"), Some(2));
+        }
+        homes.note("k", None, 8);
+        assert_eq!(homes.of("k"), None);
+    }
+}

@@ -1,0 +1,138 @@
+//! How a lockRef, or a session, ended.
+
+use std::fmt;
+
+use fermata_proto::EndReason;
+
+/// How a lockRef, or the session it lived by, ended. Displayed as the detail with the reason behind it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct Lost {
+    /// Why.
+    pub reason: LostReason,
+    /// The same in words, with what the server knows of who and why.
+    pub detail: String,
+}
+
+/// Why a lockRef ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LostReason {
+    /// The server heard nothing from this client for the TTL.
+    Expired,
+    /// This client heard nothing from a server in time. Another may get the lock from now on.
+    ValidityEnded,
+    /// Its session was closed, or expired.
+    SessionClosed,
+    /// It was its turn, and nobody claimed it.
+    Unclaimed,
+    /// An operator ended it.
+    Forced,
+    /// It was released.
+    Released,
+    /// It has ended, and the server no longer keeps why; or the replica that served its key crashed before the lock was
+    /// durable ([`LockGuard::durable`](crate::LockGuard::durable)).
+    NoLongerKept,
+    /// The server does not know it: it was never issued, or the store was replaced.
+    NeverIssued,
+    /// For a reason that this version of the client does not know; the detail says more.
+    Unknown,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.detail)?;
+        // The name that `fermata explain`, and the contract, have for it.
+        let reason = self.reason.as_str();
+        match self.detail == reason {
+            true => Ok(()),
+            false => write!(f, " ({reason})"),
+        }
+    }
+}
+
+impl LostReason {
+    /// One word for it, as the contract spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LostReason::Expired => "EXPIRED",
+            LostReason::ValidityEnded => "VALIDITY_ENDED",
+            LostReason::SessionClosed => "SESSION_CLOSED",
+            LostReason::Unclaimed => "UNCLAIMED",
+            LostReason::Forced => "FORCED",
+            LostReason::Released => "RELEASED",
+            LostReason::NoLongerKept => "NO_LONGER_KEPT",
+            LostReason::NeverIssued => "NEVER_ISSUED",
+            LostReason::Unknown => "UNKNOWN",
+        }
+    }
+}
+
+impl From<EndReason> for LostReason {
+    fn from(reason: EndReason) -> LostReason {
+        match reason {
+            EndReason::Unspecified => LostReason::Unknown,
+            EndReason::Expired => LostReason::Expired,
+            EndReason::SessionClosed => LostReason::SessionClosed,
+            EndReason::Unclaimed => LostReason::Unclaimed,
+            EndReason::Forced => LostReason::Forced,
+            EndReason::Released => LostReason::Released,
+            EndReason::NoLongerKept => LostReason::NoLongerKept,
+        }
+    }
+}
+
+impl Lost {
+    pub(crate) fn new(reason: LostReason, detail: impl Into<String>) -> Lost {
+        let detail = detail.into();
+        let detail = if detail.is_empty() {
+            reason.as_str().to_owned()
+        } else {
+            detail
+        };
+        Lost { reason, detail }
+    }
+
+    /// `why`: the failure of the last attempt to keep it alive, where one failed.
+    pub(crate) fn validity_ended(why: Option<impl fmt::Display>) -> Lost {
+        let detail = match why {
+            None => "no server answered in time to keep it alive".to_owned(),
+            Some(why) => format!("it could not be kept alive in time: {why}"),
+        };
+        Lost::new(LostReason::ValidityEnded, detail)
+    }
+
+    pub(crate) fn released_here() -> Lost {
+        Lost::new(LostReason::Released, "it was released")
+    }
+
+    /// Whether this client ended it by itself, so that a server may not know.
+    pub(crate) fn is_said_here(&self) -> bool {
+        matches!(
+            self.reason,
+            LostReason::ValidityEnded | LostReason::Released
+        )
+    }
+
+    /// From a message that carries the reason as a number.
+    pub(crate) fn from_wire(reason: i32, detail: &str) -> Lost {
+        let reason = EndReason::try_from(reason).unwrap_or(EndReason::Unspecified);
+        Lost::new(LostReason::from(reason), detail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_lost_is_said_with_its_reason_once() {
+        for (detail, said) in [
+            (
+                "it was ended by ops: wedged",
+                "it was ended by ops: wedged (FORCED)",
+            ),
+            ("", "FORCED"),
+        ] {
+            assert_eq!(Lost::new(LostReason::Forced, detail).to_string(), said);
+        }
+    }
+}

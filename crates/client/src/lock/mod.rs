@@ -1,0 +1,12 @@
+//! The fourth floor: an entry in the queue of a key, the wait for its turn, and the lock that it becomes.
+
+pub(crate) mod entry;
+pub(crate) mod grant;
+pub(crate) mod guard;
+pub(crate) mod held_lock;
+mod hold;
+mod locking;
+pub(crate) mod progress;
+mod release;
+mod wait;
+pub(crate) mod watch;

@@ -1,0 +1,88 @@
+//! Releases in the background: of entries and locks that were dropped, or whose release was not answered.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::calls::background::until_answered;
+use crate::calls::call_numbers::CallNumbers;
+use crate::calls::client::{Client, Tries};
+use crate::calls::request::LockRequest;
+use crate::calls::sent_write::SentWrite;
+use crate::clock::sleep_until;
+use crate::lease::kept::LeaseWatch;
+
+/// The TTL of an entry that asked for none, by the servers' default.
+const TTL_DEFAULT: Duration = Duration::from_secs(30);
+
+impl Client {
+    /// Finds the entry that a create of unknown outcome may have made, by the same request, and releases it. Tried until the server
+    /// says, or the entry would have ended by itself.
+    pub(super) fn give_back_in_background(
+        &self,
+        (request, session, request_id): (LockRequest, String, Uuid),
+        lease: Option<LeaseWatch>,
+    ) {
+        let client = self.clone();
+        let ttl = request.ttl.unwrap_or(TTL_DEFAULT);
+        self.in_background(async move {
+            let tries = Tries::Once(client.options().attempt_timeout);
+            let (asked, request, session) = (&client, &request, &session);
+            let give_back = || async move {
+                let sent = SentWrite::default();
+                // An entry that this made, or found, is released in the same turn: it holds up those behind it.
+                let _turn = asked.background().turn().await;
+                let created = asked.create_raw(request, session, request_id, &sent, tries);
+                let created = created.await?;
+                let released = asked.release_once(&created.lock_ref).await;
+                Ok((created, released.is_ok()))
+            };
+            let given_back = tokio::select! {
+                biased;
+                given_back = until_answered(give_back) => given_back,
+                () = client.expired(lease.clone(), ttl) => None,
+            };
+            if let Some((created, false)) = given_back {
+                client.release_in_background(created.lock_ref, created.ttl, lease);
+            }
+        });
+    }
+
+    /// Releases an entry in the background. Tried until the server says what became of it, or the entry has ended by
+    /// itself: with its session, or outside of one after a TTL.
+    pub(super) fn release_in_background(
+        &self,
+        lock_ref: String,
+        ttl: Duration,
+        session: Option<LeaseWatch>,
+    ) {
+        let client = self.clone();
+        self.in_background(async move {
+            let (asked, lock_ref) = (&client, &lock_ref);
+            let release = || async move {
+                let _turn = asked.background().turn().await;
+                asked.release_once(lock_ref).await
+            };
+            tokio::select! {
+                biased;
+                _ = until_answered(release) => {}
+                () = client.expired(session, ttl) => tracing::debug!("an entry was left to expire"),
+            }
+        });
+    }
+
+    async fn release_once(&self, lock_ref: &str) -> Result<bool, tonic::Status> {
+        let (sent, numbers) = (SentWrite::default(), CallNumbers::default());
+        let tries = Tries::Once(self.options().attempt_timeout);
+        let released = self.release_raw(lock_ref, None, &sent, &numbers, tries);
+        released.await
+    }
+
+    /// Returns once an entry has expired: with its session, or after a TTL.
+    async fn expired(&self, session: Option<LeaseWatch>, ttl: Duration) {
+        match session {
+            Some(session) => session.ended().await,
+            None => sleep_until(self.clock(), self.now().after(ttl)).await,
+        }
+    }
+}

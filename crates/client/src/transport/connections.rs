@@ -1,0 +1,299 @@
+//! The connections of a client. Each replica has one for short calls, and others for calls that stay open: waits and watches.
+//! So waits and watches never take a stream that a holder's calls, or its renewals, need.
+//!
+//! A server limits the streams of a connection, but the HTTP/2 library queues the calls above that limit silently. So the
+//! streams are counted here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::transport::Channel;
+
+use super::endpoint::Connect;
+use super::options::ClientOptions;
+use super::pipeline::Pipeline;
+
+/// One replica, and the ways to it.
+struct Replica {
+    /// For messages.
+    name: String,
+    /// See [`Connect`].
+    hears_tls: Arc<AtomicBool>,
+    calls: Channel,
+    /// On the connection for calls.
+    pipeline: Pipeline,
+    long_calls: Arc<LongConnections>,
+}
+
+/// All connections of one client.
+pub(crate) struct Connections {
+    replicas: Vec<Replica>,
+    /// The replica in use. One at a time: calls for a key are best made at one replica.
+    current: AtomicUsize,
+    /// Room for waits and watches.
+    long_calls: Arc<Semaphore>,
+    /// Room for watches, half of that: a watch lasts as long as its lock, and must not shut out waits.
+    watches: Arc<Semaphore>,
+}
+
+/// Room for one call that stays open.
+pub(crate) struct LongCallPermit {
+    _room: OwnedSemaphorePermit,
+    _watch: Option<OwnedSemaphorePermit>,
+}
+
+impl Connections {
+    /// To replicas by name, beginning with the first one. There must be one at least.
+    pub(crate) fn new(
+        replicas: impl IntoIterator<Item = (String, Connect)>,
+        options: &ClientOptions,
+    ) -> Connections {
+        let per_connection = options.waits_per_connection.max(1);
+        let replicas = replicas.into_iter().map(|(name, connect)| {
+            let calls = (connect.make)();
+            Replica {
+                name,
+                hears_tls: Arc::clone(&connect.hears_tls),
+                pipeline: Pipeline::new(calls.clone(), options.metadata()),
+                calls,
+                long_calls: Arc::new(LongConnections::new(connect, per_connection)),
+            }
+        });
+        let room = per_connection
+            .saturating_mul(options.wait_connections_max.max(1))
+            .min(Semaphore::MAX_PERMITS);
+        Connections {
+            replicas: replicas.collect(),
+            current: AtomicUsize::new(0),
+            long_calls: Arc::new(Semaphore::new(room)),
+            watches: Arc::new(Semaphore::new((room / 2).max(1))),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.replicas.len()
+    }
+
+    fn replica(&self, at: usize) -> &Replica {
+        &self.replicas[at % self.replicas.len()]
+    }
+
+    /// The name of a replica.
+    pub(crate) fn name(&self, at: usize) -> &str {
+        &self.replica(at).name
+    }
+
+    /// Whether a replica speaks TLS, and its endpoint names none.
+    pub(crate) fn hears_tls(&self, at: usize) -> bool {
+        self.replica(at).hears_tls.load(Ordering::Relaxed)
+    }
+
+    /// Whether all replicas do: no call gets through until the endpoints are corrected.
+    pub(crate) fn all_hear_tls(&self) -> bool {
+        (0..self.len()).all(|at| self.hears_tls(at))
+    }
+
+    /// The number of the replica that is reached at this address, `HOST:PORT`.
+    pub(crate) fn at_address(&self, address: &str) -> Option<usize> {
+        let is_there = |replica: &Replica| {
+            let name = replica.name.trim_end_matches('/');
+            name.rsplit_once("://").map_or(name, |(_, rest)| rest) == address
+        };
+        self.replicas.iter().position(is_there)
+    }
+
+    /// The number of the replica in use.
+    pub(crate) fn current(&self) -> usize {
+        self.current.load(Ordering::Relaxed)
+    }
+
+    /// Goes on to the next replica, unless another call has left `failed` already.
+    pub(crate) fn leave(&self, failed: usize) {
+        let next = failed.wrapping_add(1) % self.replicas.len();
+        let _another_left_it =
+            self.current
+                .compare_exchange(failed, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// The connection for calls to a replica.
+    pub(crate) fn calls(&self, at: usize) -> Channel {
+        self.replica(at).calls.clone()
+    }
+
+    /// The Pipeline to a replica.
+    pub(crate) fn pipeline(&self, at: usize) -> Pipeline {
+        self.replica(at).pipeline.clone()
+    }
+
+    /// A stream to a replica for a call that stays open.
+    pub(crate) fn long_call(&self, at: usize, permit: LongCallPermit) -> LongCallStream {
+        LongConnections::take(&self.replica(at).long_calls, permit)
+    }
+
+    /// Returns once there is room for one more wait; first come, first served.
+    pub(crate) async fn wait_permit(&self) -> LongCallPermit {
+        LongCallPermit {
+            _room: permit(&self.long_calls).await,
+            _watch: None,
+        }
+    }
+
+    /// The same for one more watch.
+    pub(crate) async fn watch_permit(&self) -> LongCallPermit {
+        let watch = permit(&self.watches).await;
+        LongCallPermit {
+            _room: permit(&self.long_calls).await,
+            _watch: Some(watch),
+        }
+    }
+}
+
+async fn permit(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {
+    match Arc::clone(semaphore).acquire_owned().await {
+        Ok(permit) => permit,
+        // Nobody closes it.
+        Err(_closed) => std::future::pending().await,
+    }
+}
+
+/// The connections to one replica for calls that stay open. The first connection with room takes the next call, so that
+/// the others run empty. Empty ones are closed, but for the last.
+struct LongConnections {
+    connect: Connect,
+    per_connection: usize,
+    open: Mutex<BTreeMap<u64, LongConnection>>,
+}
+
+struct LongConnection {
+    channel: Channel,
+    streams: usize,
+}
+
+/// A stream for one call that stays open; counted until this is dropped.
+pub(crate) struct LongCallStream {
+    channel: Channel,
+    number: u64,
+    connections: Arc<LongConnections>,
+    _permit: LongCallPermit,
+}
+
+impl LongCallStream {
+    pub(crate) fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+}
+
+impl Drop for LongCallStream {
+    fn drop(&mut self) {
+        let mut open = self.connections.open.lock();
+        let others = open.len() > 1;
+        if let Some(connection) = open.get_mut(&self.number) {
+            connection.streams = connection.streams.saturating_sub(1);
+            if connection.streams == 0 && others {
+                open.remove(&self.number);
+            }
+        }
+    }
+}
+
+impl LongConnections {
+    fn new(connect: Connect, per_connection: usize) -> LongConnections {
+        LongConnections {
+            connect,
+            per_connection,
+            open: Mutex::default(),
+        }
+    }
+
+    /// The permits bound the connections: one more is opened only while all are full.
+    fn take(self: &Arc<Self>, permit: LongCallPermit) -> LongCallStream {
+        let mut open = self.open.lock();
+        let with_room = open
+            .iter_mut()
+            .find(|(_, connection)| connection.streams < self.per_connection);
+        let (number, channel) = match with_room {
+            Some((number, connection)) => {
+                connection.streams += 1;
+                (*number, connection.channel.clone())
+            }
+            None => {
+                let number = open.last_key_value().map_or(0, |(last, _)| last + 1);
+                let channel = (self.connect.make)();
+                let connection = LongConnection {
+                    channel: channel.clone(),
+                    streams: 1,
+                };
+                open.insert(number, connection);
+                (number, channel)
+            }
+        };
+        LongCallStream {
+            channel,
+            number,
+            connections: Arc::clone(self),
+            _permit: permit,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::transport::Endpoint;
+
+    use super::*;
+
+    fn connections(per_connection: usize, connections_max: usize) -> Connections {
+        let connect = || Endpoint::from_static("http://nobody:1").connect_lazy();
+        let options = ClientOptions {
+            waits_per_connection: per_connection,
+            wait_connections_max: connections_max,
+            ..ClientOptions::default()
+        };
+        Connections::new([("a".to_owned(), Connect::new(connect))], &options)
+    }
+
+    fn open(connections: &Connections) -> Vec<usize> {
+        let open = connections.replicas[0].long_calls.open.lock();
+        open.values().map(|connection| connection.streams).collect()
+    }
+
+    #[tokio::test]
+    async fn connections_are_filled_one_after_the_other_and_closed_when_they_are_empty() {
+        let connections = connections(2, 3);
+        let mut streams = Vec::new();
+        for _ in 0..6 {
+            let permit = connections.wait_permit().await;
+            streams.push(connections.long_call(0, permit));
+        }
+        assert_eq!(open(&connections), [2, 2, 2]);
+        // One that found room again, in the first one.
+        drop(streams.remove(0));
+        let permit = connections.wait_permit().await;
+        streams.push(connections.long_call(0, permit));
+        assert_eq!(open(&connections), [2, 2, 2]);
+        streams.truncate(1);
+        assert_eq!(open(&connections), [1]);
+        streams.clear();
+        assert_eq!(open(&connections), [0]);
+    }
+
+    #[tokio::test]
+    async fn watches_leave_half_of_the_room_to_waits() {
+        let connections = connections(2, 2);
+        let mut held = vec![connections.watch_permit().await];
+        held.push(connections.watch_permit().await);
+        let third = connections.watch_permit();
+        tokio::pin!(third);
+        assert!(futures_util::poll!(&mut third).is_pending());
+        held.push(connections.wait_permit().await);
+        held.push(connections.wait_permit().await);
+        let waiting = connections.wait_permit();
+        tokio::pin!(waiting);
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        drop(held.pop());
+        assert!(futures_util::poll!(&mut waiting).is_ready());
+    }
+}

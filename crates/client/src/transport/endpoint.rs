@@ -1,0 +1,336 @@
+//! The endpoints of a service: `http://`, `https://`, and `unix:` for a socket of this machine.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fermata_tls::Sniffed;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tower::{BoxError, Service, ServiceExt as _, service_fn};
+
+use super::local_status::rounded;
+use super::options::ClientOptions;
+use super::tls::Tls;
+
+/// How a Unix socket is written.
+const SOCKET: &str = "unix:";
+/// The URI of HTTP/2 on a socket.
+const SOCKET_URI: &str = "http://localhost:0";
+
+/// Why there is no client.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// At least one endpoint is needed.
+    #[error("no endpoint was given")]
+    NoEndpoint,
+    /// An endpoint is not of the form `http://host:port`, `https://host:port` or `unix:/path`.
+    #[error(
+        "{endpoint:?} is not an endpoint (http://HOST:PORT, https://HOST:PORT or unix:/PATH): {why}"
+    )]
+    InvalidEndpoint {
+        /// What was given.
+        endpoint: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// An `https://` endpoint on a system that trusts no CA needs [`ClientOptions::tls`](crate::ClientOptions::tls).
+    #[error("{endpoint:?} needs a CA, and this system has no CA certificates")]
+    NoCa {
+        /// What was given.
+        endpoint: String,
+    },
+    /// With [`ClientOptions::tls`](crate::ClientOptions::tls) an endpoint of another machine must be `https://`.
+    #[error("{endpoint:?} is not encrypted, though certificates are named: write https://")]
+    NotEncrypted {
+        /// What was given.
+        endpoint: String,
+    },
+    /// A client must be made inside a Tokio runtime, which drives its connections.
+    #[error("a client can only be made inside a Tokio runtime")]
+    NoRuntime,
+}
+
+/// Makes connections to one replica. Each connects when it is first used.
+pub(crate) struct Connect {
+    pub(crate) make: Box<dyn Fn() -> Channel + Send + Sync>,
+    /// Set by a connection that finds TLS where the endpoint names none.
+    pub(crate) hears_tls: Arc<AtomicBool>,
+}
+
+impl Connect {
+    pub(crate) fn new(make: impl Fn() -> Channel + Send + Sync + 'static) -> Connect {
+        Connect {
+            make: Box::new(make),
+            hears_tls: Arc::default(),
+        }
+    }
+
+    /// To an endpoint, with these options.
+    pub(crate) fn to(endpoint: &str, options: &ClientOptions) -> Result<Connect, ConnectError> {
+        let dialer = Dialer::new(endpoint, options)?;
+        Ok(Connect {
+            hears_tls: Arc::clone(&dialer.hears_tls),
+            make: Box::new(move || dialer.lazy()),
+        })
+    }
+}
+
+/// Makes connections to an endpoint, for callers of the generated clients.
+#[derive(Clone, Debug)]
+pub struct Dialer {
+    endpoint: Endpoint,
+    route: Route,
+    /// How long a connection may take to be made.
+    within: Duration,
+    /// The server speaks TLS, and the endpoint names none.
+    hears_tls: Arc<AtomicBool>,
+}
+
+/// The kind of a connection.
+#[derive(Clone, Debug)]
+enum Route {
+    Plain,
+    Tls(Tls),
+    Socket(PathBuf),
+}
+
+impl Dialer {
+    /// For `http://host:port`, `https://host:port` or `unix:/path`, as a [`Client`](crate::Client) with these options
+    /// connects. The token of the options is not sent: [`CallMetadata`](crate::CallMetadata) is.
+    pub fn new(endpoint: &str, options: &ClientOptions) -> Result<Dialer, ConnectError> {
+        let named = || endpoint.to_owned();
+        let (parsed, route) = match ParsedEndpoint::parse(endpoint)? {
+            ParsedEndpoint::Plain(parsed) => {
+                let is_here = is_loopback(parsed.uri());
+                if options.tls.is_some() && !is_here {
+                    return Err(ConnectError::NotEncrypted { endpoint: named() });
+                }
+                if options.token.is_some() && !is_here {
+                    tracing::warn!(
+                        endpoint = %parsed.uri(),
+                        "the connection is not encrypted: everybody on the way can read the token"
+                    );
+                }
+                (parsed, Route::Plain)
+            }
+            ParsedEndpoint::Tls(parsed) => {
+                let of_system = || Tls::from_system(None);
+                let tls = options.tls.clone().map_or_else(of_system, Ok);
+                let no_ca = |_| ConnectError::NoCa { endpoint: named() };
+                (parsed, Route::Tls(tls.map_err(no_ca)?))
+            }
+            ParsedEndpoint::Socket(path) => {
+                (Endpoint::from_static(SOCKET_URI), Route::Socket(path))
+            }
+        };
+        let endpoint = parsed
+            .http2_keep_alive_interval(options.ping_interval)
+            .keep_alive_timeout(options.ping_interval);
+        Ok(Dialer {
+            endpoint,
+            route,
+            within: options.connect_timeout,
+            hears_tls: Arc::default(),
+        })
+    }
+
+    /// The same with other settings of HTTP/2.
+    #[must_use]
+    pub fn set(self, set: impl FnOnce(Endpoint) -> Endpoint) -> Dialer {
+        let endpoint = set(self.endpoint);
+        Dialer { endpoint, ..self }
+    }
+
+    /// The same with another bound on how long a connection may take to be made.
+    #[must_use]
+    pub fn connect_within(self, within: Duration) -> Dialer {
+        Dialer { within, ..self }
+    }
+
+    /// A connection that is made when it is first used.
+    pub fn lazy(&self) -> Channel {
+        self.endpoint.connect_with_connector_lazy(self.connector())
+    }
+
+    /// A connection that is made now.
+    pub async fn connect(&self) -> Result<Channel, tonic::transport::Error> {
+        self.endpoint.connect_with_connector(self.connector()).await
+    }
+
+    fn connector(
+        &self,
+    ) -> impl Service<
+        Uri,
+        Response = TokioIo<Box<dyn Wire>>,
+        Error = BoxError,
+        Future = impl Send + use<>,
+    > + Send
+    + use<> {
+        let dialer = self.clone();
+        service_fn(move |at| {
+            let dialer = dialer.clone();
+            // The limit is in here, so that a call without a connection is known not to have left.
+            async move {
+                let io = timeout(dialer.within, dialer.dial(at)).await;
+                let late = |_| {
+                    dialer.hears_tls.store(false, Ordering::Relaxed);
+                    let words = format!("no connection within {}", rounded(dialer.within));
+                    io::Error::new(io::ErrorKind::TimedOut, words)
+                };
+                Ok::<_, BoxError>(TokioIo::new(io.map_err(late)??))
+            }
+        })
+    }
+
+    async fn dial(&self, at: Uri) -> Result<Box<dyn Wire>, BoxError> {
+        Ok(match &self.route {
+            Route::Socket(path) => Box::new(UnixStream::connect(path).await?),
+            Route::Tls(tls) => {
+                let host = at.host().unwrap_or_default();
+                let host = host.trim_start_matches('[').trim_end_matches(']');
+                let host = host.to_owned();
+                let plain = self.tcp(at).await?;
+                Box::new(tls.connect(&host, plain).await?)
+            }
+            Route::Plain => {
+                let plain = self.tcp(at).await;
+                if plain.is_err() {
+                    self.hears_tls.store(false, Ordering::Relaxed);
+                }
+                let (read, write) = plain?.into_split();
+                let hears_tls = Arc::clone(&self.hears_tls);
+                // HTTP/2 fails by itself; this explains why.
+                let read = Sniffed::new(read, move |is_tls| {
+                    hears_tls.store(is_tls, Ordering::Relaxed);
+                    Ok(())
+                });
+                Box::new(tokio::io::join(read, write))
+            }
+        })
+    }
+
+    async fn tcp(&self, at: Uri) -> Result<TcpStream, BoxError> {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        // Shared by the addresses that a name has.
+        tcp.set_connect_timeout(Some(self.within));
+        Ok(tcp.oneshot(at).await?.into_inner())
+    }
+}
+
+trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Wire for IO {}
+
+fn is_loopback(uri: &Uri) -> bool {
+    let host = uri.host().unwrap_or_default();
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let address = host.parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.to_canonical().is_loopback())
+}
+
+/// An endpoint, parsed.
+enum ParsedEndpoint {
+    Plain(Endpoint),
+    /// TLS is added with the connection.
+    Tls(Endpoint),
+    Socket(PathBuf),
+}
+
+impl ParsedEndpoint {
+    /// `http://` may be left out.
+    fn parse(endpoint: &str) -> Result<ParsedEndpoint, ConnectError> {
+        let invalid = |why: String| ConnectError::InvalidEndpoint {
+            endpoint: endpoint.to_owned(),
+            why,
+        };
+        if let Some(path) = endpoint.strip_prefix(SOCKET) {
+            return match path.starts_with('/') {
+                true => Ok(ParsedEndpoint::Socket(path.into())),
+                false => Err(invalid("write unix:/PATH, from the root on".to_owned())),
+            };
+        }
+        let (scheme, rest) = endpoint.split_once("://").unwrap_or(("http", endpoint));
+        let scheme = scheme.to_ascii_lowercase();
+        if !["http", "https"].contains(&&*scheme) {
+            return Err(invalid(
+                "only http://, https:// and unix: are spoken".to_owned(),
+            ));
+        }
+        // TLS is below tonic, which is told nothing of it.
+        let parsed = Endpoint::from_shared(format!("http://{rest}"));
+        let parsed = parsed.map_err(|error| invalid(error.to_string()))?;
+        if parsed.uri().port().is_none() {
+            let authority = parsed.uri().authority().map_or("", |named| named.as_str());
+            let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
+            let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+            let why = if is_number {
+                "its port is above 65535"
+            } else {
+                "it names no port"
+            };
+            return Err(invalid(why.to_owned()));
+        }
+        if scheme == "http" {
+            return Ok(ParsedEndpoint::Plain(parsed));
+        }
+        let origin = format!("https://{rest}").parse::<Uri>();
+        let origin = origin.map_err(|error| invalid(error.to_string()))?;
+        Ok(ParsedEndpoint::Tls(parsed.origin(origin)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Client;
+
+    #[tokio::test]
+    async fn an_endpoint_names_its_fault() {
+        for good in [
+            "http://127.0.0.1:7450",
+            "127.0.0.1:7450",
+            "http://[::1]:1",
+            "HTTP://127.0.0.1:7450",
+            "unix:/run/fermata.sock",
+        ] {
+            assert!(Client::connect([good]).is_ok(), "{good}");
+        }
+        for (bad, why) in [
+            ("ftp://a:1", "only http://, https:// and unix:"),
+            ("https://a", "no port"),
+            ("http://a", "no port"),
+            ("http://[::1]", "no port"),
+            ("http://a:99999", "above 65535"),
+            ("unix:fermata.sock", "from the root on"),
+            ("http://a b:1", ""),
+            ("", ""),
+        ] {
+            match Client::connect([bad]) {
+                Err(ConnectError::InvalidEndpoint { why: answered, .. }) => {
+                    assert!(answered.contains(why), "{bad}: {answered}");
+                }
+                other => panic!("{bad}: {other:?}"),
+            }
+        }
+        let none: [&str; 0] = [];
+        assert_eq!(Client::connect(none).err(), Some(ConnectError::NoEndpoint));
+    }
+
+    #[test]
+    fn outside_a_runtime_there_is_no_client_and_no_panic() {
+        assert_eq!(
+            Client::connect(["http://127.0.0.1:1"]).err(),
+            Some(ConnectError::NoRuntime)
+        );
+    }
+}

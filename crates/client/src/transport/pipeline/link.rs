@@ -1,0 +1,78 @@
+//! Whether the stream of a Pipeline gets through.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// The time between two tries of the stream, while calls go by themselves.
+const TRIED_EVERY: Duration = Duration::from_secs(60);
+
+/// Whether calls go in frames, or by themselves.
+///
+/// A proxy may refuse a stream and take calls, or take the stream and pass nothing on. Then calls go by themselves until a
+/// stream has answered something. A probe of no meaning tries that, so that no call is lost on the stream, or hangs.
+#[derive(Debug, Default)]
+pub(super) struct Link {
+    /// Some stream has answered something, and none was silent since then.
+    has_answered: AtomicBool,
+    /// Calls go by themselves.
+    is_alone: AtomicBool,
+    /// The time of the last try, or of the last refusal.
+    tried: Mutex<Option<Instant>>,
+    /// A caller has given up a call in a frame.
+    pub(super) given_up: Notify,
+}
+
+impl Link {
+    /// Whether calls go by themselves.
+    pub(super) fn is_alone(&self) -> bool {
+        self.is_alone.load(Ordering::Relaxed)
+    }
+
+    /// Whether the stream is to be tried now: true for one caller, and then false for a while.
+    pub(super) fn is_to_be_tried(&self) -> bool {
+        let mut tried = self.tried.lock();
+        let is_due = tried.is_none_or(|tried| tried.elapsed() >= TRIED_EVERY);
+        if is_due {
+            *tried = Some(Instant::now());
+        }
+        is_due
+    }
+
+    /// A stream was refused. Calls go by themselves.
+    pub(super) fn refused(&self) {
+        *self.tried.lock() = Some(Instant::now());
+        if !self.is_alone.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "the Pipeline does not get through (the server hangs, or a proxy on the way refuses streams): calls go by \
+                 themselves, which costs server and client twice as much; trying again every {TRIED_EVERY:?}"
+            );
+        }
+    }
+
+    /// A stream has answered something.
+    pub(super) fn answered(&self) {
+        if !self.has_answered.load(Ordering::Relaxed) || self.is_alone() {
+            self.has_answered.store(true, Ordering::Relaxed);
+            if self.is_alone.swap(false, Ordering::Relaxed) {
+                tracing::info!("the Pipeline gets through again");
+            }
+        }
+    }
+
+    /// A stream answers nothing any more. The way to the server may be another one by now, and refuse every stream.
+    pub(super) fn silent(&self) {
+        self.has_answered.store(false, Ordering::Relaxed);
+    }
+
+    /// A call that was sent is given up. A stream that never answered anything may never do so; a sound one answers at once
+    /// that the call is given up.
+    pub(super) fn waited_in_vain(&self) {
+        if !self.has_answered.load(Ordering::Relaxed) {
+            self.refused();
+        }
+    }
+}
