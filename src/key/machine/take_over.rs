@@ -137,7 +137,8 @@ impl Machine {
         }
     }
 
-    /// Commits the take-over, with the entries that are to be created. True if there is nothing to commit.
+    /// Commits the take-over, with the entries of waiting creates; once sent, unchanged until settled (I6). True if there is
+    /// nothing to commit.
     pub(super) fn commit_take_over(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) -> bool {
         let Role::Taking(taking) = &mut self.role else {
             return false;
