@@ -70,10 +70,10 @@ pub(super) async fn measure(args: &HandoverArgs) -> Result<HandoverReport, Failu
     let options = args.remote.client_options(ClientOptions::default())?;
     let key = format!("{}/{}", args.key_prefix, Uuid::new_v4().simple());
     let home = home_of(&key, args, &endpoints, &options).await?;
-    let here = Caller::connect(args, home, &options).await?;
-    let other = Caller::connect(args, home, &options).await?;
+    let here = HandoverClient::connect(args, home, &options).await?;
+    let other = HandoverClient::connect(args, home, &options).await?;
     let there = match endpoints.iter().find(|endpoint| endpoint.as_str() != home) {
-        Some(endpoint) => Some(Caller::connect(args, endpoint, &options).await?),
+        Some(endpoint) => Some(HandoverClient::connect(args, endpoint, &options).await?),
         None => None,
     };
     let (mut change, mut same, mut across) = (histogram()?, histogram()?, histogram()?);
@@ -109,7 +109,7 @@ async fn home_of<'a>(
     endpoints: &'a [String],
     options: &ClientOptions,
 ) -> Result<&'a str, Failure> {
-    let first = Caller::connect(args, &endpoints[0], options).await?;
+    let first = HandoverClient::connect(args, &endpoints[0], options).await?;
     let created = first.create(key).await?;
     let home = created.metadata().get(HOME_ADDRESS).cloned();
     first.release(created.into_inner().lock_ref).await?;
@@ -132,7 +132,7 @@ async fn home_of<'a>(
 async fn pass(
     key: &str,
     pause: Span,
-    [from, to]: [&Caller; 2],
+    [from, to]: [&HandoverClient; 2],
 ) -> Result<(Duration, Duration), Failure> {
     let held = from.create(key).await?.into_inner();
     let waiting = to.create(key).await?.into_inner();
@@ -154,20 +154,20 @@ async fn pass(
 }
 
 /// A client of one replica.
-struct Caller {
+struct HandoverClient {
     endpoint: String,
     connection: Connection,
     table: String,
     ttl: Duration,
 }
 
-impl Caller {
+impl HandoverClient {
     async fn connect(
         args: &HandoverArgs,
         endpoint: &str,
         options: &ClientOptions,
-    ) -> Result<Caller, Failure> {
-        Ok(Caller {
+    ) -> Result<HandoverClient, Failure> {
+        Ok(HandoverClient {
             endpoint: endpoint.to_owned(),
             connection: Connection::open(endpoint, options, false).await?,
             table: args.remote.table(),

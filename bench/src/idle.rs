@@ -46,7 +46,7 @@ pub(super) struct IdleArgs {
     #[arg(long, value_name = "SPAN", default_value = "30s")]
     duration: Span,
 
-    /// How long to wait before that, until the locks are durable
+    /// How long to wait before the measurement, until the locks are durable
     #[arg(long, value_name = "SPAN", default_value = "10s")]
     warm_up: Span,
 

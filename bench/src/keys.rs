@@ -43,15 +43,20 @@ pub(super) struct Part {
     parts: usize,
 }
 
-impl FromStr for Part {
-    type Err = String;
+/// A text that names no part.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("write a part and the number of parts, as 1/3")]
+pub(super) struct PartError;
 
-    fn from_str(text: &str) -> Result<Part, String> {
+impl FromStr for Part {
+    type Err = PartError;
+
+    fn from_str(text: &str) -> Result<Part, PartError> {
         let part = text.split_once('/').and_then(|(part, parts)| {
             let (part, parts) = (part.parse().ok()?, parts.parse().ok()?);
             (parts >= 2 && (1..=parts).contains(&part)).then_some(Part { part, parts })
         });
-        part.ok_or_else(|| "it must be like 1/3: a part, and the number of parts".to_owned())
+        part.ok_or(PartError)
     }
 }
 

@@ -97,6 +97,7 @@ pub(super) async fn run<W: Worker>(
             }
         }
     }
+    let is_interrupted = interrupt.is_pressed();
     let elapsed = Instant::now().saturating_duration_since(measure_from);
     let unfinished = workers - ended;
     let not_begun = match &shared.arrivals {

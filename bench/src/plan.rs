@@ -76,12 +76,12 @@ pub(super) struct LoadArgs {
     #[arg(long, value_enum, default_value_t = KeyChoice::Own)]
     pub(super) keys: KeyChoice,
 
-    /// The number of keys of --keys near, and the highest number of --keys new
+    /// The number of keys for --keys near, and the largest number for --keys new
     #[arg(long, value_name = "N", default_value = "100000",
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000_000))]
     pub(super) key_count: usize,
 
-    /// With --keys near: the part of the keys on which nine of ten sections are. Each client of a run has another part
+    /// With --keys near: this client's part of the keys. Nine of ten sections are on it; give each client another part
     #[arg(long, value_name = "PART/PARTS", default_value = "1/3")]
     pub(super) near_part: Part,
 
@@ -93,7 +93,7 @@ pub(super) struct LoadArgs {
     #[arg(long, value_name = "SPAN", default_value = "30s")]
     pub(super) ttl: Span,
 
-    /// A pause while the lock is held, as real work takes it
+    /// How long each lock is held without a call
     #[arg(long, value_name = "SPAN", default_value = "0s")]
     pub(super) hold: Span,
 
@@ -109,7 +109,7 @@ pub(super) struct LoadArgs {
     #[arg(long, value_name = "SPAN", default_value = "10s")]
     pub(super) duration: Span,
 
-    /// How long to run before that
+    /// How long to run before the measurement
     #[arg(long, value_name = "SPAN", default_value = "2s")]
     pub(super) warm_up: Span,
 
@@ -122,7 +122,7 @@ pub(super) struct LoadArgs {
     #[arg(long)]
     pub(super) pipeline: bool,
 
-    /// Keep so many sessions open beside the sections, each with a lock and the TTL, and time their renewals
+    /// The number of sessions to keep open meanwhile, each with a lock; their renewals are timed
     ///
     /// A session is renewed three times in its TTL, at the first endpoint. The time of a renewal counts from when it was
     /// due.
@@ -212,16 +212,19 @@ pub(super) mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::args::{Args, Benchmark};
+
+    #[derive(clap::Parser)]
+    enum Line {
+        Section(SectionArgs),
+        Lock(LockArgs),
+    }
 
     /// The plan of a command line.
     pub(crate) fn plan(line: &str) -> Result<Plan, String> {
         let words = std::iter::once("bench").chain(line.split_whitespace());
-        let args = Args::try_parse_from(words).map_err(|error| error.to_string())?;
-        let plan = match args.benchmark {
-            Benchmark::Section(args) => args.plan(),
-            Benchmark::Lock(args) => args.plan(),
-            other => panic!("{other:?}"),
+        let plan = match Line::try_parse_from(words).map_err(|error| error.to_string())? {
+            Line::Section(args) => args.plan(),
+            Line::Lock(args) => args.plan(),
         };
         plan.map_err(|failure| failure.to_string())
     }

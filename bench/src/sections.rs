@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use fermata_cassandra::Fault;
 use fermata_command::{Failure, exit};
 use nix::sys::signal::Signal;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use super::baseline::System;
+use super::baseline::{Baseline, System};
 use super::caller::{Caller, Replicas};
 use super::connect::Connection;
 use super::interrupt::Interrupt;
@@ -40,55 +39,57 @@ pub(super) async fn run(plan: Plan) -> Result<u8, Failure> {
 
 /// All runs of a plan, one after the other. Ctrl-C ends them early.
 pub(super) async fn measure(plan: &Plan, mut interrupt: Interrupt) -> Result<Report, Failure> {
-    let (mut runs, mut comparisons) = (Vec::new(), Vec::new());
-    match &plan.baseline {
-        None => {
-            for &workers in &plan.load.workers {
-                runs.push(measure_one(plan, workers, &mut interrupt).await?);
-                if interrupt.is_pressed() {
-                    break;
-                }
+    let Some(baseline) = &plan.baseline else {
+        let mut runs = Vec::new();
+        for &workers in &plan.load.workers {
+            runs.push(measure_one(plan, workers, &mut interrupt).await?);
+            if interrupt.is_pressed() {
+                break;
             }
         }
-        Some(baseline) => {
-            // A service that is down is reported before tables are made.
-            for endpoint in &plan.endpoints {
-                Connection::open(endpoint, &plan.options, false).await?;
+        return Ok(Report::new(plan, runs, Vec::new()));
+    };
+    // A service that is down is reported before tables are made.
+    for endpoint in &plan.endpoints {
+        Connection::open(endpoint, &plan.options, false).await?;
+    }
+    let (tag, ..) = Uuid::new_v4().as_fields();
+    let music = Music::make(&baseline.cluster, tag).await.map_err(|fault| {
+        let message = format!("cannot make the tables of the baseline in Cassandra: {fault}");
+        Failure::new(exit::UNAVAILABLE, message)
+    })?;
+    let music = Arc::new(music);
+    let measured = measure_in_turns(plan, baseline, &music, &mut interrupt).await;
+    if let Err(fault) = music.drop_tables().await {
+        eprintln!("fermata-bench: cannot drop the tables music_…_{tag:08x}: {fault}");
+    }
+    measured
+}
+
+/// The service and the baseline in turns, with each number of workers.
+async fn measure_in_turns(
+    plan: &Plan,
+    baseline: &Baseline,
+    music: &Arc<Music>,
+    interrupt: &mut Interrupt,
+) -> Result<Report, Failure> {
+    let (mut runs, mut comparisons) = (Vec::new(), Vec::new());
+    for &workers in &plan.load.workers {
+        let turn = async |system, round| match system {
+            System::Fermata => measure_one(plan, workers, interrupt).await,
+            System::Music | System::Puts => {
+                let turn = (system, workers, round);
+                measure_baseline(plan, music, turn, interrupt).await
             }
-            let (tag, ..) = Uuid::new_v4().as_fields();
-            let made = Music::make(&baseline.cluster, tag).await;
-            let music = Arc::new(made.map_err(unavailable)?);
-            let turns = async {
-                for &workers in &plan.load.workers {
-                    let turn = async |system, round| match system {
-                        System::Fermata => measure_one(plan, workers, &mut interrupt).await,
-                        System::Music | System::Puts => {
-                            let turn = (system, workers, round);
-                            measure_baseline(plan, &music, turn, &mut interrupt).await
-                        }
-                    };
-                    let turns = alternate(baseline.system, baseline.rounds, turn).await?;
-                    comparisons.extend(Comparison::of(workers, &turns));
-                    runs.extend(turns);
-                    if interrupt.is_pressed() {
-                        break;
-                    }
-                }
-                Ok::<(), Failure>(())
-            };
-            let measured = turns.await;
-            if let Err(fault) = music.drop_tables().await {
-                eprintln!("fermata-bench: cannot drop the tables music_…_{tag:08x}: {fault}");
-            }
-            measured?;
+        };
+        let turns = alternate(baseline.system, baseline.rounds, turn).await?;
+        comparisons.extend(Comparison::of(workers, &turns));
+        runs.extend(turns);
+        if interrupt.is_pressed() {
+            break;
         }
     }
     Ok(Report::new(plan, runs, comparisons))
-}
-
-fn unavailable(fault: Fault) -> Failure {
-    let message = format!("cannot make the tables of the baseline in Cassandra: {fault}");
-    Failure::new(exit::UNAVAILABLE, message)
 }
 
 /// One run, on connections of its own.
