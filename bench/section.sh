@@ -1,7 +1,7 @@
 #!/bin/sh
 # Builds a release, starts a server on an empty embedded store and a free port, and measures whole
-# sections with 1, 16 and 64 workers: on a key for each, then on one key for all. The disk is probed in
-# the same runs. The server is stopped and its data removed in the end.
+# sections with 1, 16 and 64 workers: on a key for each, then on one key for all. Before and after, the
+# disk is measured by synced appends of 4 KiB. The server is stopped and its data removed at the end.
 #
 #   bench/section.sh                      the usual
 #   bench/section.sh --short              the same in two calls a section
@@ -47,8 +47,14 @@ fi
 uname -srm
 nproc | sed 's/$/ cores/'
 git log -1 --format='commit %h of %cs' 2>/dev/null || true
+probe() {
+    echo
+    echo "1000 appends of 4 KiB, each synced:"
+    dd if=/dev/zero of="$data/probe" bs=4k count=1000 oflag=dsync 2>&1 | tail -n 1
+}
+probe
 for keys in own one; do
     echo
-    "$release/fermata-bench" section --endpoint "$endpoint" --workers 1,16,64 --keys "$keys" \
-        --disk-probe "$data" "$@"
+    "$release/fermata-bench" section --endpoint "$endpoint" --workers 1,16,64 --keys "$keys" "$@"
 done
+probe

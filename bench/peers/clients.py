@@ -149,13 +149,19 @@ class CuratorClient(Client):
 
 
 def sections(addresses, *words):
-    """One run of `fermata-bench section` in frames, of which nobody measures the processor: what it reports."""
+    """One run of `fermata-bench section` in frames, without its processor time: its report, the latencies of whole sections as
+    `section`, and as `wrong` the number of errors, of lost, surplus or unread increments, and of sections not begun or not ended."""
     endpoints = [word for a in addresses for word in ("--endpoint", f"http://{a}")]
     command = [BENCH, "section", *endpoints, "--pipeline", "--output", "json", *words]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if not done.stdout.strip():
         raise RuntimeError(done.stderr)
     (run,) = json.loads(done.stdout)["runs"]
+    run["section"] = next(phase for phase in run["phases"] if phase["phase"] == "section")
+    # Without a check a section did not end.
+    check = run["counter_check"] or {"lost": 0, "surplus": 0, "unread": 1}
+    counts = [run["errors"], run["not_begun"], run["unfinished"], check["lost"], check["surplus"], check["unread"]]
+    run["wrong"] = sum(counts)
     return run
 
 

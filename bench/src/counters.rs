@@ -1,49 +1,48 @@
-//! The counters that the sections increment, and the check that none of the increments was lost.
+//! The counters that the sections increment, and the check that no increment was lost.
 //!
-//! Each key holds a number. A section reads it under the lock and writes one more, so afterwards it must
-//! have grown by as many as were acknowledged: by fewer, and two sections held the key at once or a write
-//! was lost.
+//! Each key holds a number. A section reads it under the lock and writes one more, so the number must grow by the
+//! acknowledged increments. If it grew by fewer, two sections held the key at once or a write was lost.
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 
-/// How long a value is at least, in bytes: the number.
+/// The size of the counter, and so of the smallest value.
 pub(super) const VALUE_BYTES_MIN: usize = size_of::<u64>();
 
-/// What is known of the counters of one run.
+/// The counters of one run.
 #[derive(Debug)]
 pub(super) struct Counters {
     keys: Vec<Mutex<Tally>>,
 }
 
-/// What is known of one counter.
+/// One counter.
 #[derive(Debug, Default, Clone)]
 struct Tally {
-    /// The lowest fencing token seen, and the number that its holder found.
+    /// The lowest fencing token, and the number that its holder read.
     first: Option<(u64, u64)>,
-    /// Increments that were acknowledged.
+    /// Acknowledged increments.
     acknowledged: u64,
-    /// Increments that were asked for and not acknowledged: written or not.
+    /// Increments that were sent and not acknowledged: written or not.
     unknown: u64,
 }
 
-/// What the counters say after a run.
+/// The counters after a run.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct CounterCheck {
     /// Counters that were incremented.
     pub(super) keys: u64,
-    /// Counters that could not be read afterwards.
+    /// Counters that could not be read.
     pub(super) unread: u64,
-    /// Increments that were acknowledged, the warm-up included.
+    /// Acknowledged increments, the warm-up included.
     pub(super) acknowledged: u64,
     /// Increments of unknown outcome: their calls failed.
     pub(super) unknown: u64,
-    /// By how much the counters grew.
+    /// The growth of the counters.
     pub(super) stored: u64,
     /// Acknowledged increments that are missing.
     pub(super) lost: u64,
-    /// Increments that nobody here asked for.
+    /// Increments that this run did not send.
     pub(super) surplus: u64,
 }
 
@@ -66,8 +65,7 @@ impl Counters {
         Some(tally.lock())
     }
 
-    /// The holder with this fencing token found `value` and will now write one more, which is what this
-    /// answers.
+    /// The holder with this fencing token read `value` and writes the next number, which is returned.
     pub(super) fn begin(&self, key: usize, fencing_token: u64, value: u64) -> u64 {
         if let Some(mut tally) = self.tally(key) {
             if tally.first.is_none_or(|(first, _)| fencing_token < first) {
@@ -78,7 +76,7 @@ impl Counters {
         value.wrapping_add(1)
     }
 
-    /// What was begun was acknowledged.
+    /// The increment that was begun is acknowledged.
     pub(super) fn acknowledged(&self, key: usize) {
         if let Some(mut tally) = self.tally(key) {
             tally.unknown = tally.unknown.saturating_sub(1);
@@ -93,7 +91,7 @@ impl Counters {
             .collect()
     }
 
-    /// Compares what was counted with what is stored, `None` where it could not be read.
+    /// Compares the counters with the stored values; `None` is a value that could not be read.
     pub(super) fn check(&self, stored: &[(usize, Option<u64>)]) -> CounterCheck {
         let mut check = CounterCheck::default();
         for (key, stored) in stored {
@@ -160,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_surplus_and_unread_counters_are_told() {
+    fn lost_surplus_and_unread_counters_are_reported() {
         let counters = three();
         assert_eq!(counters.check(&[(0, Some(11))]).lost, 1);
         assert_eq!(counters.check(&[(0, Some(14))]).surplus, 1);

@@ -1,60 +1,40 @@
-//! What many locks cost that are held and not used.
-
-use std::time::Duration;
+//! The cost of many locks that are held and not used.
 
 use fermata_client::{Client, ClientOptions, LockGuard, LockRequest, Session, SessionRequest};
 use fermata_command::output::{Table, colour};
-use fermata_command::{Failure, Remote, Span};
-use futures_util::stream;
-use futures_util::{StreamExt as _, TryStreamExt as _};
-use indicatif::{ProgressBar, ProgressStyle};
-use nix::sys::signal::Signal;
+use fermata_command::{Failure, Remote, Span, exit};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
+use uuid::Uuid;
 
-use super::failure::EXIT_STATUS;
-use super::interrupt::Interrupt;
+use super::connect::AT_ONCE;
 use super::report::print;
-use super::run::{millis, rate, tenths};
-use super::service::{Did, Kept, Replica, Service, ServiceError};
+use super::run::{millis, rate, rounded};
 
-/// How many locks are taken at once.
-const AT_ONCE: usize = 64;
-/// How many sessions are closed at once.
-const CLOSED_AT_ONCE: usize = 8;
-/// How many guards one client of the library has: as many as it watches at once.
+/// Guards of one client of the library: it watches at most half of its 6,400 streams.
 const GUARDS_PER_CLIENT: usize = 3_000;
-/// How often it is looked whether the replicas have work left, and how often in a row they must have none.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-const QUIET_LOOKS: u32 = 3;
-/// So many transactions between two looks are none: those of replicas about themselves.
-const TRANSACTIONS_A_LOOK: u64 = 5;
-/// It is waited no longer for that.
-const SETTLED_WITHIN: Duration = Duration::from_secs(300);
-/// How many sessions one stream keeps alive.
-const PER_STREAM: usize = 100;
+/// Sessions of one client of the library, whose renewals share a stream.
+const SESSIONS_PER_CLIENT: usize = 100;
 
-/// What idle locks cost: memory, and statements a second
+/// The cost of idle locks: memory, and statements a second
 ///
-/// Opens so many sessions on the first endpoint, kept alive by streams, and takes so many locks in them, each on a
-/// key of its own. Then nothing is done but to keep them alive, while the memory of the replicas and what they ask
-/// of the store are looked at. In the end all sessions are closed.
-///
-/// With --guards the locks are guards of the Rust library, which watches each of them.
-#[derive(Debug, Clone, clap::Args)]
-#[command(after_help = EXIT_STATUS)]
+/// Opens sessions on the first endpoint, keeps them alive, and takes locks in them, each on a key of its own. After the
+/// warm-up the memory of the replicas, and their statements to the store, are measured for a time without other calls.
+/// At the end all sessions are closed; after Ctrl-C they expire.
+#[derive(Debug, clap::Args)]
 pub(super) struct IdleArgs {
-    /// How many locks
+    /// The number of locks
     #[arg(long, value_name = "N", default_value = "100000",
           value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     locks: u32,
 
-    /// In how many sessions
+    /// The number of sessions
     #[arg(long, value_name = "N", default_value = "1000",
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     sessions: u32,
 
-    /// Hold them as a program does that uses the Rust library
+    /// Hold the locks as guards of the Rust library, which watches each of them
     #[arg(long)]
     guards: bool,
 
@@ -62,11 +42,15 @@ pub(super) struct IdleArgs {
     #[arg(long, value_name = "SPAN", default_value = "30s")]
     ttl: Span,
 
-    /// How long to look
+    /// How long to measure
     #[arg(long, value_name = "SPAN", default_value = "30s")]
     duration: Span,
 
-    /// How the keys begin
+    /// How long to wait before the measurement, until the locks are durable
+    #[arg(long, value_name = "SPAN", default_value = "10s")]
+    warm_up: Span,
+
+    /// The beginning of the keys
     #[arg(long, value_name = "TEXT", default_value = "bench/idle")]
     key_prefix: String,
 
@@ -74,228 +58,148 @@ pub(super) struct IdleArgs {
     remote: Remote,
 }
 
-/// What was seen. As JSON its fields are stable.
+/// The report. As JSON its fields are stable.
 #[derive(Debug, Serialize)]
-struct IdleReport {
+pub(super) struct IdleReport {
     version: &'static str,
     endpoints: Vec<String>,
     locks: u32,
     sessions: u32,
-    /// Whether they were held by the Rust library.
     guards: bool,
     ttl_ms: u64,
-    /// How long it took to take all of them.
+    /// The time to take all locks.
     taken_in_ms: u64,
-    /// Whether replicas had nothing left to do for them when the look began.
-    settled: bool,
     elapsed_ms: u64,
-    did: Did,
     reads_per_s: f64,
     /// Plain writes and lightweight transactions.
     writes_per_s: f64,
     /// Of all replicas, before the first session.
     resident_bytes_before: u64,
     resident_bytes: u64,
-    bytes_per_lock: f64,
+    pub(super) bytes_per_lock: f64,
 }
 
-/// Runs it, and says it.
+/// Measures, prints the report, and closes the sessions, which takes as long as taking the locks.
 pub(super) async fn run(args: IdleArgs) -> Result<u8, Failure> {
-    let remote = &args.remote;
-    let endpoints = remote.endpoints();
-    let options = remote.client_options(ClientOptions::default())?;
-    let service = Service::connect(&endpoints, &options).await?;
-    let mut interrupt = Interrupt::listen();
-    let mut opened = Vec::new();
-    let table = remote.table();
-    let measured = tokio::select! {
-        measured = measure(&args, &table, &service, &mut opened) => Some(measured),
-        () = interrupt.pressed() => None,
-    };
-    // Before all is closed again, which takes as long as it took to take it.
-    let answered = match measured {
-        None => Err(Failure::signal(
-            Signal::SIGINT,
-            "interrupted before anything was measured",
-        )),
-        Some(measured) => measured.map_err(Failure::from).and_then(|mut report| {
-            report.endpoints = endpoints;
-            print(&report, remote.format(), || text(&report))
-        }),
-    };
-    let line = line(opened.len(), "sessions closed");
-    let closed = stream::iter(opened)
-        .map(|session| service.first.close_session(session))
-        .buffer_unordered(CLOSED_AT_ONCE)
-        .inspect(|_| line.inc(1))
-        .filter_map(|closed| std::future::ready(closed.err()));
-    let failed: Vec<ServiceError> = tokio::select! {
-        failed = closed.collect() => failed,
-        () = interrupt.pressed() => Vec::new(),
-    };
-    line.finish_and_clear();
+    let mut sessions = Vec::new();
+    let measured = measure(&args, &mut sessions).await;
+    let printed =
+        measured.and_then(|report| print(&report, args.remote.format(), || text(&report)));
+    let closed = stream::iter(sessions).map(Session::close);
+    let closed: Vec<_> = closed.buffer_unordered(AT_ONCE).collect().await;
+    let failed: Vec<_> = closed.into_iter().filter_map(Result::err).collect();
     if let Some(error) = failed.first() {
         let count = failed.len();
         eprintln!("fermata-bench: {count} sessions were not closed, and expire: {error}");
     }
-    answered.map(|()| 0)
+    printed.map(|()| 0)
 }
 
-fn line(len: usize, what: &'static str) -> ProgressBar {
-    let line = ProgressBar::new(len as u64);
-    if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {msg}  {elapsed}") {
-        line.set_style(style);
-    }
-    line.set_message(what);
-    line
-}
-
-/// Takes all locks, by their numbers and keys.
-async fn take_all<T, F>(
+pub(super) async fn measure(
     args: &IdleArgs,
-    take: impl Fn(usize, String) -> F,
-) -> Result<Vec<T>, ServiceError>
-where
-    F: Future<Output = Result<T, ServiceError>>,
-{
-    let progress = line(args.locks as usize, "locks taken");
-    let take = |number: u32| take(number as usize, format!("{}/{number}", args.key_prefix));
-    let taken = stream::iter(0..args.locks)
-        .map(take)
-        .buffer_unordered(AT_ONCE)
-        .inspect_ok(|_| progress.inc(1))
-        .try_collect()
-        .await;
-    progress.finish_and_clear();
-    taken
-}
-
-async fn take_by_calls(
-    args: &IdleArgs,
-    table: &str,
-    first: &Replica,
-    opened: &mut Vec<String>,
-) -> Result<Vec<Kept>, ServiceError> {
-    let ttl = args.ttl.duration();
-    let mut kept = Vec::new();
-    while opened.len() < args.sessions as usize {
-        let more = PER_STREAM.min(args.sessions as usize - opened.len());
-        let mut sessions = Vec::with_capacity(more);
-        for _ in 0..more {
-            sessions.push(first.open_session(ttl).await?);
-        }
-        opened.extend(sessions.iter().cloned());
-        kept.push(first.keep(sessions, ttl / 3));
-    }
-    let sessions: &[String] = opened;
-    take_all(args, |number, key| async move {
-        let session = &sessions[number % sessions.len()];
-        first.create(table, &key, session, ttl).await.map(drop)
-    })
-    .await?;
-    Ok(kept)
-}
-
-async fn take_guards(
-    args: &IdleArgs,
-    table: &str,
-    first: &Replica,
-    opened: &mut Vec<String>,
-) -> Result<Vec<LockGuard>, ServiceError> {
-    let ttl = args.ttl.duration();
-    // A client has room for so many watches.
-    let clients = (args.locks as usize).div_ceil(GUARDS_PER_CLIENT);
-    let clients = clients.min(args.sessions as usize).max(1);
-    let clients: Result<Vec<Client>, _> = (0..clients).map(|_| first.client()).collect();
-    let clients = clients.map_err(|error| ServiceError::Library(error.to_string()))?;
-    let mut sessions: Vec<Session> = Vec::new();
+    sessions: &mut Vec<Session>,
+) -> Result<IdleReport, Failure> {
+    let endpoints = args.remote.endpoints();
+    let options = args.remote.client_options(ClientOptions::default())?;
+    let client = || Client::connect_with([&endpoints[0]], options.clone());
+    let first = client()?;
+    let before = Activity::of(&first).await?;
+    let begun = Instant::now();
+    let clients = match args.guards {
+        true => (args.locks as usize).div_ceil(GUARDS_PER_CLIENT),
+        false => (args.sessions as usize).div_ceil(SESSIONS_PER_CLIENT),
+    };
+    let clients: Vec<Client> = (0..clients).map(|_| client()).collect::<Result<_, _>>()?;
+    let request = SessionRequest::new().ttl(args.ttl.duration());
     for number in 0..args.sessions as usize {
         let client = &clients[number % clients.len()];
-        let session = client.open_session(SessionRequest::new().ttl(ttl)).await;
-        let session = session.map_err(|error| ServiceError::Library(error.to_string()))?;
-        opened.push(session.text().to_owned());
-        sessions.push(session);
+        sessions.push(client.open_session(request.clone()).await?);
     }
-    let sessions = &sessions;
-    take_all(args, |number, key| async move {
-        let session = &sessions[number % sessions.len()];
-        let locked = session.lock(LockRequest::new(key).table(table)).await;
-        locked.map_err(|error| ServiceError::Library(error.to_string()))
-    })
-    .await
-}
-
-async fn measure(
-    args: &IdleArgs,
-    table: &str,
-    service: &Service,
-    opened: &mut Vec<String>,
-) -> Result<IdleReport, ServiceError> {
-    let first = &service.first;
-    let ttl = args.ttl.duration();
-    let before = service.did().await?;
-    let begun = Instant::now();
-    let (mut kept, mut guards) = (Vec::new(), Vec::new());
-    match args.guards {
-        false => kept = take_by_calls(args, table, first, opened).await?,
-        true => guards = take_guards(args, table, first, opened).await?,
-    }
+    let guards = take(args, &clients, sessions).await?;
     let taken_in = begun.elapsed();
-    let (then, settled) = settle(service).await?;
+    sleep(args.warm_up.duration()).await;
+    let then = Activity::of(&first).await?;
     let begun = Instant::now();
     sleep(args.duration.duration()).await;
     let elapsed = begun.elapsed();
-    let did = service.did().await?.since(then);
-    let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
-    if lost > 0 {
-        return Err(ServiceError::Lost(lost));
+    let now = Activity::of(&first).await?;
+    let ended = sessions.iter().filter(|one| one.valid_until().is_none());
+    let lost = guards.iter().filter(|guard| !guard.is_valid());
+    let (ended, lost) = (ended.count(), lost.count());
+    if ended + lost > 0 {
+        let message = format!("{ended} sessions expired, and {lost} guards lost their locks");
+        return Err(Failure::new(exit::UNAVAILABLE, message));
     }
-    drop(kept);
-    let open = did.sessions.saturating_sub(before.sessions);
-    if open < u64::from(args.sessions) {
-        return Err(ServiceError::Expired {
-            open,
-            opened: u64::from(args.sessions),
-        });
-    }
-    let more = did.resident_bytes.saturating_sub(before.resident_bytes);
+    let bytes = now.resident_bytes.saturating_sub(before.resident_bytes);
     Ok(IdleReport {
         version: env!("CARGO_PKG_VERSION"),
-        endpoints: Vec::new(),
         locks: args.locks,
         sessions: args.sessions,
         guards: args.guards,
-        ttl_ms: millis(ttl),
+        ttl_ms: millis(args.ttl.duration()),
         taken_in_ms: millis(taken_in),
-        settled,
         elapsed_ms: millis(elapsed),
-        reads_per_s: rate(did.store_reads, elapsed),
-        writes_per_s: rate(did.store_writes + did.store_transactions, elapsed),
+        reads_per_s: rate(now.reads.saturating_sub(then.reads), elapsed),
+        writes_per_s: rate(now.writes.saturating_sub(then.writes), elapsed),
         resident_bytes_before: before.resident_bytes,
-        resident_bytes: did.resident_bytes,
-        bytes_per_lock: tenths(more as f64 / f64::from(args.locks)),
-        did,
+        resident_bytes: now.resident_bytes,
+        bytes_per_lock: rounded(bytes as f64 / f64::from(args.locks), 1),
+        endpoints,
     })
 }
 
-/// Waits until the last of them left nothing to do: with write-back each lock becomes durable by a transaction a while after
-/// it was taken. What the replicas did until then, and whether that was all.
-async fn settle(service: &Service) -> Result<(Did, bool), ServiceError> {
-    let until = Instant::now() + SETTLED_WITHIN;
-    let mut quiet_looks = 0;
-    let mut before = service.did().await?;
-    loop {
-        sleep(LOOK_EVERY).await;
-        let did = service.did().await?;
-        let is_quiet = did.since(before).store_transactions <= TRANSACTIONS_A_LOOK;
-        quiet_looks = if is_quiet { quiet_looks + 1 } else { 0 };
-        if quiet_looks == QUIET_LOOKS {
-            return Ok((did, true));
+/// Takes all locks. The guards, where they were asked for.
+async fn take(
+    args: &IdleArgs,
+    clients: &[Client],
+    sessions: &[Session],
+) -> Result<Vec<LockGuard>, Failure> {
+    let table = args.remote.table();
+    let take = async |number: u32| {
+        let at = number as usize % sessions.len();
+        let (client, session) = (&clients[at % clients.len()], &sessions[at]);
+        let request = LockRequest::new(format!("{}/{number}", args.key_prefix)).table(&table);
+        Ok::<_, Failure>(match args.guards {
+            true => Some(session.lock(request).await?),
+            false => {
+                let request_id = Uuid::new_v4();
+                let created = client.create_lock_ref(&request, session.text(), request_id);
+                created.await.map(|_| None)?
+            }
+        })
+    };
+    stream::iter(0..args.locks)
+        .map(take)
+        .buffer_unordered(AT_ONCE)
+        .try_filter_map(|guard| std::future::ready(Ok(guard)))
+        .try_collect()
+        .await
+}
+
+/// The statements of all replicas since they started, and their memory.
+#[derive(Default)]
+struct Activity {
+    reads: u64,
+    writes: u64,
+    resident_bytes: u64,
+}
+
+impl Activity {
+    /// Of replicas without an endpoint here as well.
+    async fn of(client: &Client) -> Result<Activity, Failure> {
+        let mut sum = Activity::default();
+        for one in client.describe_activity(1).await? {
+            if !one.answered {
+                let id = one.replica.unwrap_or_default().replica;
+                let message = format!("replica {id} does not answer, so nothing can be counted");
+                return Err(Failure::new(exit::UNAVAILABLE, message));
+            }
+            let store = one.store.unwrap_or_default();
+            sum.reads += store.reads;
+            sum.writes += store.writes + store.transactions;
+            sum.resident_bytes += one.resident_bytes;
         }
-        if Instant::now() >= until {
-            return Ok((did, false));
-        }
-        before = did;
+        Ok(sum)
     }
 }
 
@@ -320,12 +224,5 @@ fn text(report: &IdleReport) -> String {
         mib(report.resident_bytes),
         format!("{:.0}", report.bytes_per_lock),
     ]);
-    let mut text = table.render(colour());
-    text.push_str("statements and memory of all replicas of the service, heartbeats among them\n");
-    if !report.settled {
-        text.push_str(
-            "locks were still becoming durable: their transactions are among the writes\n",
-        );
-    }
-    text
+    table.render(colour()) + "statements and memory of all replicas, heartbeats among them\n"
 }

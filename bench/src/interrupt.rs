@@ -1,33 +1,34 @@
-//! Ctrl-C: ends a benchmark early, with the report of what was measured.
+//! Ctrl-C: ends a run of sections early, with its report.
 
 use fermata_command::ignored::is_ignored;
 use nix::sys::signal::Signal;
 use tokio::sync::watch;
 
-/// Hears Ctrl-C.
-#[derive(Debug)]
-pub(super) struct Interrupt {
-    times: watch::Receiver<u32>,
-}
+/// Counts Ctrl-C, which does not end the process any more.
+#[derive(Debug, Clone)]
+pub(super) struct Interrupt(watch::Receiver<u32>);
 
 impl Interrupt {
-    /// From here on Ctrl-C does not end the process. Whoever had it ignored hears nothing of it.
+    /// A process that was started with SIGINT ignored goes on ignoring it.
     pub(super) fn listen() -> Interrupt {
-        let (pressed, times) = watch::channel(0u32);
-        let is_heard = !is_ignored(Signal::SIGINT as i32);
-        tokio::spawn(async move {
-            // Where it cannot be heard, it ends the process as it does by default.
-            while is_heard && tokio::signal::ctrl_c().await.is_ok() {
-                pressed.send_modify(|times| *times = times.saturating_add(1));
-            }
-            pressed.closed().await;
-        });
-        Interrupt { times }
+        let (pressed, times) = watch::channel(0);
+        if !is_ignored(Signal::SIGINT as i32) {
+            tokio::spawn(async move {
+                while tokio::signal::ctrl_c().await.is_ok() {
+                    pressed.send_modify(|times| *times += 1);
+                }
+            });
+        }
+        Interrupt(times)
     }
 
-    /// Waits for the next time.
-    pub(super) async fn pressed(&mut self) {
-        if self.times.changed().await.is_err() {
+    pub(super) fn is_pressed(&self) -> bool {
+        *self.0.borrow() > 0
+    }
+
+    /// Waits until it was pressed this often.
+    pub(super) async fn pressed(&mut self, times: u32) {
+        if self.0.wait_for(|pressed| *pressed >= times).await.is_err() {
             std::future::pending::<()>().await;
         }
     }

@@ -1,19 +1,14 @@
-//! How fast is a running server, over real sockets? `fermata-bench`.
+//! The benchmark of Fermata: measures a running service over real connections.
 //!
-//! It calls the generated client directly, so that each call is timed by itself and nothing is repeated
-//! behind its back. Beside it can be measured what the same work costs by MUSIC's statements.
-//!
-//! Nothing of the server lives here, or is linked.
+//! Sections are made with the generated client, so that each call is timed by itself and nothing is repeated unseen. MUSIC's
+//! statements can take turns with them. Nothing of the server is linked here.
 
 mod args;
 mod arrivals;
 mod baseline;
-mod cells;
+mod caller;
 mod connect;
 mod counters;
-mod crowd;
-mod disk;
-mod failure;
 mod handover;
 mod idle;
 mod interrupt;
@@ -21,16 +16,12 @@ mod keys;
 mod load;
 mod measure;
 mod music;
-mod progress;
-mod puts;
+mod plan;
 mod report;
 mod rounds;
-mod rounds_table;
 mod run;
 mod sections;
-mod service;
 mod sessions;
-mod table;
 #[cfg(test)]
 mod tests;
 mod workload;
@@ -40,9 +31,9 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use fermata_command::{Failure, exit};
 
-use self::args::{Args, What};
+use self::args::{Args, Benchmark};
 
-/// As the server and its commands have it: that of the C library would be measured as well.
+/// The allocator of the server and its commands. That of the C library is slower, and would be measured as well.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -68,10 +59,10 @@ async fn main() -> ExitCode {
 }
 
 async fn run(args: Args) -> Result<u8, Failure> {
-    match args.plan()? {
-        What::Load { plan, format } => sections::run(&plan, format).await,
-        What::Handover(args) => handover::run(args).await,
-        What::Waiters(args) => crowd::run(args).await,
-        What::Idle(args) => idle::run(args).await,
+    match args.benchmark {
+        Benchmark::Section(args) => sections::run(args.plan()?).await,
+        Benchmark::Lock(args) => sections::run(args.plan()?).await,
+        Benchmark::Handover(args) => handover::run(args).await,
+        Benchmark::Idle(args) => idle::run(args).await,
     }
 }

@@ -1,12 +1,15 @@
-//! What is measured: a latency histogram for each phase of a section, and every error.
+//! The measurements: a latency histogram for each phase of a section, and every error.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hdrhistogram::{CreationError, Histogram};
+use fermata_cassandra::Fault;
+use fermata_command::{Failure, exit};
+use hdrhistogram::Histogram;
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
-/// How many significant digits a latency keeps.
+/// The significant digits of a latency: percentiles are exact within a thousandth.
 const DIGITS: u8 = 3;
 
 /// A part of a section.
@@ -14,7 +17,7 @@ const DIGITS: u8 = 3;
 pub(super) enum Phase {
     /// CreateLockRef.
     Create,
-    /// AcquireLock until it says HELD, where CreateLockRef did not.
+    /// AcquireLock until HELD, where CreateLockRef answered WAITING.
     Acquire,
     /// CriticalGet.
     Get,
@@ -24,7 +27,7 @@ pub(super) enum Phase {
     Release,
     /// RenewSession, of a session beside the sections.
     Renew,
-    /// All of a section.
+    /// The whole section.
     Section,
 }
 
@@ -52,19 +55,18 @@ impl Phase {
     }
 }
 
-/// A call that did not succeed, which ends its section.
+/// A failed call, which ends its section.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct FailedCall {
     pub(super) phase: Phase,
-    /// What kind of failure: a status code, for one.
-    pub(super) code: &'static str,
+    /// The kind of failure, as a status code.
+    pub(super) code: String,
     pub(super) message: String,
 }
 
-impl Failure {
-    /// What a server answered.
-    pub(super) fn answered(phase: Phase, status: &Status) -> Failure {
-        Failure {
+impl From<(Phase, Status)> for FailedCall {
+    fn from((phase, status): (Phase, Status)) -> FailedCall {
+        FailedCall {
             phase,
             code: code_name(status.code()),
             message: status.message().to_owned(),
@@ -72,71 +74,66 @@ impl Failure {
     }
 }
 
+impl From<(Phase, Fault)> for FailedCall {
+    fn from((phase, fault): (Phase, Fault)) -> FailedCall {
+        let code = match fault {
+            Fault::Refused(_) | Fault::NotStarted(_) => "NOT_STARTED",
+            Fault::Unknown(_) => "UNKNOWN_OUTCOME",
+        };
+        FailedCall {
+            phase,
+            code: code.to_owned(),
+            message: fault.to_string(),
+        }
+    }
+}
+
+/// A status code as gRPC writes it: `NOT_FOUND`.
+fn code_name(code: Code) -> String {
+    let mut name = String::new();
+    for letter in format!("{code:?}").chars() {
+        if letter.is_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_uppercase());
+    }
+    name
+}
+
 /// Errors of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Errors {
     pub(super) count: u64,
-    /// What the first one said.
+    /// The message of the first one.
     pub(super) message: String,
 }
 
-/// What one worker, or all of them, measured.
+/// The measurements of a run.
 #[derive(Debug)]
 pub(super) struct Measured {
     /// In microseconds, by the order of [`Phase::ALL`].
     latencies: [Histogram<u64>; Phase::ALL.len()],
     /// By phase and code.
-    errors: BTreeMap<(Phase, &'static str), Errors>,
+    errors: BTreeMap<(Phase, String), Errors>,
 }
 
 impl Measured {
-    /// The error is never seen: the number of digits is one that histograms take.
-    pub(super) fn new() -> Result<Measured, CreationError> {
-        let empty = || Histogram::new(DIGITS);
+    pub(super) fn new() -> Result<Measured, Failure> {
+        let empty = histogram()?;
         Ok(Measured {
-            latencies: [
-                empty()?,
-                empty()?,
-                empty()?,
-                empty()?,
-                empty()?,
-                empty()?,
-                empty()?,
-            ],
+            latencies: std::array::from_fn(|_| empty.clone()),
             errors: BTreeMap::new(),
         })
     }
 
     pub(super) fn record(&mut self, phase: Phase, took: Duration) {
-        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
-        if let Some(latencies) = self.latencies.get_mut(phase as usize) {
-            let recorded = latencies.record(us);
-            debug_assert!(recorded.is_ok(), "such a histogram grows as needed");
-        }
+        record(&mut self.latencies[phase as usize], took);
     }
 
-    pub(super) fn fail(&mut self, failure: &Failure) {
-        let kind = (failure.phase, failure.code);
-        let errors = self.errors.entry(kind).or_insert_with(|| Errors {
-            count: 0,
-            message: failure.message.clone(),
-        });
-        errors.count += 1;
-    }
-
-    /// Takes in what another one measured.
-    pub(super) fn add(&mut self, other: &Measured) {
-        for (all, more) in self.latencies.iter_mut().zip(&other.latencies) {
-            let added = all.add(more);
-            debug_assert!(added.is_ok(), "such a histogram grows as needed");
-        }
-        for (kind, more) in &other.errors {
-            let errors = self.errors.entry(*kind).or_insert_with(|| Errors {
-                count: 0,
-                message: more.message.clone(),
-            });
-            errors.count += more.count;
-        }
+    pub(super) fn fail(&mut self, failed: FailedCall) {
+        let message = failed.message;
+        let errors = self.errors.entry((failed.phase, failed.code));
+        errors.or_insert(Errors { count: 0, message }).count += 1;
     }
 
     /// The phases that happened, with their latencies in microseconds.
@@ -145,39 +142,50 @@ impl Measured {
         all.filter(|(_, latencies)| !latencies.is_empty())
     }
 
-    /// How many sections were finished.
+    /// The number of finished sections.
     pub(super) fn sections(&self) -> u64 {
-        let latencies = self.latencies.get(Phase::Section as usize);
-        latencies.map_or(0, Histogram::len)
+        self.latencies[Phase::Section as usize].len()
     }
 
-    pub(super) fn errors(&self) -> impl Iterator<Item = (Phase, &'static str, &Errors)> {
+    pub(super) fn errors(&self) -> impl Iterator<Item = (Phase, &str, &Errors)> {
         let errors = self.errors.iter();
-        errors.map(|((phase, code), errors)| (*phase, *code, errors))
+        errors.map(|((phase, code), errors)| (*phase, code.as_str(), errors))
     }
 }
 
-/// A status code as gRPC writes it.
-fn code_name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
+/// The times of the calls of one section, in their order.
+pub(super) type Times = Vec<(Phase, Duration)>;
+
+/// Makes a call, and notes the time until its answer.
+pub(super) async fn clocked<T, E>(
+    times: &mut Times,
+    phase: Phase,
+    call: impl Future<Output = Result<T, E>>,
+) -> Result<T, FailedCall>
+where
+    FailedCall: From<(Phase, E)>,
+{
+    let begun = Instant::now();
+    match call.await {
+        Ok(answer) => {
+            times.push((phase, begun.elapsed()));
+            Ok(answer)
+        }
+        Err(error) => Err((phase, error).into()),
     }
+}
+
+/// An empty histogram, which grows as needed.
+pub(super) fn histogram() -> Result<Histogram<u64>, Failure> {
+    // Never seen: these digits are valid.
+    Histogram::new(DIGITS).map_err(|error| Failure::new(exit::SOFTWARE, error.to_string()))
+}
+
+/// Records a latency in microseconds.
+pub(super) fn record(latencies: &mut Histogram<u64>, took: Duration) {
+    let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
+    let recorded = latencies.record(us);
+    debug_assert!(recorded.is_ok(), "a histogram that grows takes any value");
 }
 
 #[cfg(test)]
@@ -185,21 +193,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workers_add_up_and_phases_that_never_happened_are_left_out() {
-        let mut all = Measured::new().unwrap();
-        let mut one = Measured::new().unwrap();
+    fn phases_that_never_happened_are_left_out() {
+        let mut measured = Measured::new().unwrap();
         let ms = Duration::from_millis;
-        all.record(Phase::Create, ms(1));
-        one.record(Phase::Create, ms(3));
-        one.record(Phase::Section, ms(90_000));
-        one.record(Phase::Section, Duration::ZERO);
-        all.add(&one);
-        let phases: Vec<_> = all.phases().map(|(p, l)| (p, l.len(), l.max())).collect();
-        assert_eq!(phases.len(), 2);
-        assert_eq!((phases[0].0, phases[0].1), (Phase::Create, 2));
-        assert_eq!((phases[1].0, phases[1].1), (Phase::Section, 2));
-        assert!((3000..3010).contains(&phases[0].2));
-        assert_eq!(all.sections(), 2);
+        measured.record(Phase::Create, ms(3));
+        measured.record(Phase::Section, ms(90_000));
+        measured.record(Phase::Section, Duration::ZERO);
+        let phases: Vec<_> = measured.phases().map(|(p, l)| (p, l.len())).collect();
+        assert_eq!(phases, [(Phase::Create, 1), (Phase::Section, 2)]);
+        let (_, create) = measured.phases().next().unwrap();
+        assert!((3000..3010).contains(&create.max()));
     }
 
     #[test]
@@ -208,18 +211,16 @@ mod tests {
         for (phase, status) in [
             (Phase::Put, Status::unavailable("first")),
             (Phase::Put, Status::unavailable("second")),
-            (Phase::Create, Status::unavailable("third")),
+            (Phase::Create, Status::failed_precondition("third")),
         ] {
-            let mut one = Measured::new().unwrap();
-            one.fail(&Failure::answered(phase, &status));
-            all.add(&one);
+            all.fail((phase, status).into());
         }
         let errors: Vec<_> = all
             .errors()
             .map(|(phase, code, e)| (phase.name(), code, e.count, e.message.as_str()))
             .collect();
         let expected = [
-            ("create", "UNAVAILABLE", 1, "third"),
+            ("create", "FAILED_PRECONDITION", 1, "third"),
             ("put", "UNAVAILABLE", 2, "first"),
         ];
         assert_eq!(errors, expected);

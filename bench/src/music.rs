@@ -1,55 +1,99 @@
-//! A section by MUSIC's statements, sent straight to Cassandra.
+//! Sections without the service, straight to Cassandra: by MUSIC's statements, or the put of a section alone.
 
 mod statements;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use fermata_cassandra::Fault;
 use tokio::time::Instant;
 
 pub(super) use self::statements::Music;
+use super::baseline::System;
 use super::counters::{decode, encode};
-use super::measure::{Failure, Phase};
+use super::measure::{FailedCall, Phase, Times, clocked};
 use super::workload::{Worker, Workload};
 
-/// How often a lockRef is asked for before it counts as an error: the guard that was read may be an old one.
+/// The attempts at a lockRef, since the guard is read at ONE and may be an old one.
 const CREATES_MAX: usize = 4;
-/// The label of an entry in the queue.
-const OWNER: &str = "fermata-bench";
 
 /// One worker, on a key of its own.
 #[derive(Debug)]
 pub(super) struct MusicWorker {
+    system: System,
     music: Arc<Music>,
     workload: Arc<Workload>,
-    /// A lockRef that may still be in the queue of its key after an error. Nobody would ever get past it, so it
-    /// is removed before the next section; MUSIC itself leaves that to a lease.
+    /// A lockRef that may still be in the queue of its key after an error. It would block the key, so it is removed before the
+    /// next section; MUSIC itself leaves that to a lease.
     left: Option<(usize, i64)>,
-    times: Vec<(Phase, Duration)>,
+    /// The acknowledged puts, where the put is alone. No counter is read then.
+    puts: u64,
+    times: Times,
+}
+
+impl Worker for MusicWorker {
+    async fn section(&mut self, turn: usize) -> Result<(), FailedCall> {
+        self.times.clear();
+        let workload = Arc::clone(&self.workload);
+        let key = workload.keys.pick(turn);
+        let name = workload.keys.name(key).unwrap_or_default();
+        self.remove_left().await?;
+        let begun = Instant::now();
+        if self.system == System::Puts {
+            let lock_ref = i64::try_from(self.puts + 1).unwrap_or(i64::MAX);
+            self.puts = self.put(key, lock_ref, self.puts).await?;
+        } else {
+            let lock_ref = self.create(key).await?;
+            // Until it is released.
+            self.left = Some((key, lock_ref));
+            self.acquire(name, lock_ref).await?;
+            let get = clocked(&mut self.times, Phase::Get, self.music.get(name));
+            let found = decode(&get.await?.unwrap_or_default());
+            self.put(key, lock_ref, found).await?;
+            let release = self.music.release(name, lock_ref);
+            clocked(&mut self.times, Phase::Release, release).await?;
+            self.left = None;
+        }
+        self.times.push((Phase::Section, begun.elapsed()));
+        Ok(())
+    }
+
+    fn times(&self) -> &Times {
+        &self.times
+    }
+
+    /// Without the lock: nobody else has the key.
+    async fn read(&mut self, key: usize) -> Result<u64, FailedCall> {
+        let name = self.workload.keys.name(key).unwrap_or_default();
+        let value = self.music.get(name).await;
+        let value = value.map_err(|fault| (Phase::Get, fault))?;
+        Ok(decode(&value.unwrap_or_default()))
+    }
 }
 
 impl MusicWorker {
-    pub(super) fn new(music: Arc<Music>, workload: Arc<Workload>) -> MusicWorker {
+    pub(super) fn new(system: System, music: &Arc<Music>, workload: &Arc<Workload>) -> MusicWorker {
         MusicWorker {
-            music,
-            workload,
+            system,
+            music: Arc::clone(music),
+            workload: Arc::clone(workload),
             left: None,
-            times: Vec::with_capacity(Phase::ALL.len()),
+            puts: 0,
+            times: Times::new(),
         }
     }
 
-    /// The guard, read, and the lockRef after it, put into the queue.
-    async fn create(&mut self, key: usize) -> Result<i64, Failure> {
+    /// Reads the guard, and puts the lockRef after it into the queue.
+    async fn create(&mut self, key: usize) -> Result<i64, FailedCall> {
         let begun = Instant::now();
-        let name = self.workload.keys.name(key);
+        let failed = |fault: Fault| FailedCall::from((Phase::Create, fault));
+        let name = self.workload.keys.name(key).unwrap_or_default();
         for _ in 0..CREATES_MAX {
-            let guard = self.music.guard(name).await;
-            let guard = guard.map_err(|fault| failed(Phase::Create, fault))?;
+            let guard = self.music.guard(name).await.map_err(failed)?;
             let lock_ref = guard.saturating_add(1);
-            match self.music.enqueue(name, guard, OWNER, now_ms()).await {
+            match self.music.enqueue(name, guard, now_ms()).await {
                 Ok(true) => {
                     self.times.push((Phase::Create, begun.elapsed()));
                     return Ok(lock_ref);
@@ -57,124 +101,61 @@ impl MusicWorker {
                 Ok(false) => {}
                 Err(fault) => {
                     self.left = Some((key, lock_ref));
-                    return Err(failed(Phase::Create, fault));
+                    return Err(failed(fault));
                 }
             }
         }
-        Err(Failure {
+        Err(FailedCall {
             phase: Phase::Create,
-            code: "CONFLICT",
+            code: "CONFLICT".to_owned(),
             message: format!("{CREATES_MAX} guards in a row were old ones"),
         })
     }
 
-    /// Asks whose turn it is until it is this one's: what was read may be old.
-    async fn acquire(&mut self, name: &str, lock_ref: i64) -> Result<(), Failure> {
+    /// Reads the head of the queue until it is this lockRef. An answer may be old.
+    async fn acquire(&mut self, name: &str, lock_ref: i64) -> Result<(), FailedCall> {
         let begun = Instant::now();
         loop {
             let first = self.music.peek(name).await;
-            let first = first.map_err(|fault| failed(Phase::Acquire, fault))?;
+            let first = first.map_err(|fault| (Phase::Acquire, fault))?;
             if first == Some(lock_ref) {
                 self.times.push((Phase::Acquire, begun.elapsed()));
                 return Ok(());
             }
-            if begun.elapsed() > self.workload.call_within {
-                return Err(Failure {
+            if begun.elapsed() > self.workload.plan.options.timeout {
+                return Err(FailedCall {
                     phase: Phase::Acquire,
-                    code: "NOT_FIRST",
+                    code: "NOT_FIRST".to_owned(),
                     message: format!("lockRef {lock_ref} waits for {first:?} on a key of its own"),
                 });
             }
         }
     }
 
-    /// What the holder of a lockRef does.
-    async fn increment(&mut self, key: usize, lock_ref: i64) -> Result<(), Failure> {
+    /// Writes the counter after `found`, and returns it.
+    async fn put(&mut self, key: usize, lock_ref: i64, found: u64) -> Result<u64, FailedCall> {
         let workload = Arc::clone(&self.workload);
-        let name = workload.keys.name(key);
-        self.acquire(name, lock_ref).await?;
-
-        let begun = Instant::now();
-        let found = self.music.get(name).await;
-        let found = found.map_err(|fault| failed(Phase::Get, fault))?;
-        self.times.push((Phase::Get, begun.elapsed()));
-
-        let found = decode(&found.unwrap_or_default());
+        let name = workload.keys.name(key).unwrap_or_default();
         let next = workload.counters.begin(key, lock_ref.unsigned_abs(), found);
-        let value = encode(next, workload.value_bytes);
-        let begun = Instant::now();
-        let put = self.music.put(name, lock_ref, &value, now_ms()).await;
-        put.map_err(|fault| failed(Phase::Put, fault))?;
-        self.times.push((Phase::Put, begun.elapsed()));
+        let value = encode(next, workload.plan.value_bytes);
+        let put = self.music.put(name, lock_ref, value, now_ms());
+        clocked(&mut self.times, Phase::Put, put).await?;
         workload.counters.acknowledged(key);
-
-        let begun = Instant::now();
-        let released = self.music.release(name, lock_ref).await;
-        released.map_err(|fault| failed(Phase::Release, fault))?;
-        self.times.push((Phase::Release, begun.elapsed()));
-        Ok(())
+        Ok(next)
     }
 
-    /// Removes what may have been left in the queue.
-    async fn remove_left(&mut self) -> Result<(), Failure> {
+    async fn remove_left(&mut self) -> Result<(), FailedCall> {
         if let Some((key, lock_ref)) = self.left {
-            let name = self.workload.keys.name(key);
+            let name = self.workload.keys.name(key).unwrap_or_default();
             let removed = self.music.release(name, lock_ref).await;
-            removed.map_err(|fault| failed(Phase::Release, fault))?;
+            removed.map_err(|fault| (Phase::Release, fault))?;
             self.left = None;
         }
         Ok(())
     }
 }
 
-impl Worker for MusicWorker {
-    fn pick(&mut self, turn: usize) -> usize {
-        turn
-    }
-
-    async fn section(&mut self, key: usize) -> Result<(), Failure> {
-        self.times.clear();
-        self.remove_left().await?;
-        let begun = Instant::now();
-        let lock_ref = self.create(key).await?;
-        let done = self.increment(key, lock_ref).await;
-        match done {
-            Ok(()) => self.times.push((Phase::Section, begun.elapsed())),
-            Err(_) => self.left = Some((key, lock_ref)),
-        }
-        done
-    }
-
-    fn times(&self) -> &[(Phase, Duration)] {
-        &self.times
-    }
-
-    /// Without the lock: nobody else has the key.
-    async fn read(&mut self, key: usize) -> Result<u64, Failure> {
-        read_counter(&self.music, self.workload.keys.name(key)).await
-    }
-}
-
-/// The counter of a key, read at QUORUM.
-pub(super) async fn read_counter(music: &Music, key: &str) -> Result<u64, Failure> {
-    let value = music.get(key).await;
-    let value = value.map_err(|fault| failed(Phase::Get, fault))?;
-    Ok(decode(&value.unwrap_or_default()))
-}
-
-pub(super) fn failed(phase: Phase, fault: Fault) -> Failure {
-    let code = match fault {
-        Fault::Refused(_) | Fault::NotStarted(_) => "NOT_STARTED",
-        Fault::Unknown(_) => "UNKNOWN_OUTCOME",
-    };
-    Failure {
-        phase,
-        code,
-        message: fault.to_string(),
-    }
-}
-
-pub(super) fn now_ms() -> i64 {
+fn now_ms() -> i64 {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
     let since_1970 = since_1970.unwrap_or_default();
     i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX)

@@ -1,110 +1,249 @@
-//! The report: what was run, and what was measured. As JSON its fields are stable: none is renamed or
-//! removed, others may join.
+//! The report of a plan, as JSON and as text. The fields of the JSON are stable: none is renamed or removed, others may join.
+
+use std::fmt::Write as _;
 
 use fermata_command::Failure;
-use fermata_command::output::{Format, print_text};
+use fermata_command::output::{Format, aligned, print_text};
 use serde::Serialize;
 
-use super::baseline::BaselineSettings;
-use super::disk::Disk;
-use super::keys::{KeyChoice, Near};
+use super::plan::{Form, Plan};
 use super::rounds::Comparison;
-use super::run::Run;
-use super::workload::Form;
+use super::run::{PhaseRow, Run};
 
-/// All runs of one command.
+/// All runs of a plan.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    pub(super) settings: Settings,
+    version: &'static str,
+    settings: Plan,
     pub(super) runs: Vec<Run>,
     /// One for each number of workers, where there is a baseline.
     pub(super) comparisons: Vec<Comparison>,
-    /// One for each number of workers, where the highest rate was looked for.
-    pub(super) highest_rates: Vec<HighestRate>,
-    /// Where the disk was probed.
-    pub(super) disk: Option<DiskReport>,
-    /// No errors, nothing unfinished, or due and not begun, and every counter exact.
+    /// No errors, no section unfinished or not begun, and every counter exact.
     pub(super) clean: bool,
 }
 
-/// The highest rate at which 99.9 % of the sections took less than was asked for.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct HighestRate {
-    pub(super) workers: usize,
-    /// In sections a second; absent where none was low enough.
-    pub(super) rate: Option<f64>,
-}
-
-/// What the runs have in common.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct Settings {
-    pub(super) version: &'static str,
-    pub(super) form: Form,
-    pub(super) transport: Transport,
-    pub(super) endpoints: Vec<String>,
-    pub(super) table: String,
-    pub(super) keys: KeyChoice,
-    /// Zipf only.
-    pub(super) key_count: Option<usize>,
-    /// Zipf only.
-    pub(super) zipf_skew: Option<f64>,
-    pub(super) near: Option<Near>,
-    /// Absent where nothing is written.
-    pub(super) value_bytes: Option<usize>,
-    /// How many were renewed beside the sections.
-    pub(super) sessions: usize,
-    pub(super) ttl_ms: u64,
-    /// How long each holder did nothing.
-    pub(super) hold_ms: u64,
-    pub(super) warm_up_ms: u64,
-    pub(super) duration_ms: u64,
-    /// `closed`: a worker begins a section when its last one ends; `open`: they come at a rate.
-    #[serde(rename = "loop")]
-    pub(super) load_loop: &'static str,
-    /// Where the highest rate was looked for: under which 99.9 % of the sections were to stay.
-    pub(super) p999_below_ms: Option<u64>,
-    /// Absent where only fermata is measured.
-    pub(super) baseline: Option<BaselineSettings>,
-}
-
-impl Settings {
-    pub(super) fn is_open(&self) -> bool {
-        self.load_loop == "open"
+impl Report {
+    pub(super) fn new(plan: &Plan, runs: Vec<Run>, comparisons: Vec<Comparison>) -> Report {
+        let counts = plan.form != Form::Lock;
+        Report {
+            version: env!("CARGO_PKG_VERSION"),
+            settings: plan.clone(),
+            clean: runs.iter().all(|run| run.is_clean(counts)),
+            runs,
+            comparisons,
+        }
     }
 }
 
-/// Which way the calls of fermata's sections went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Transport {
-    /// Over connections to servers, each call by itself.
-    Grpc,
-    /// Over connections to servers, in frames.
-    Pipeline,
-}
-
-/// The disk's own times, in the same session.
-#[derive(Debug, Serialize)]
-pub(super) struct DiskReport {
-    pub(super) directory: String,
-    /// 4 KiB appended, then fdatasync.
-    pub(super) before: Disk,
-    pub(super) after: Disk,
-}
-
-/// Prints a report as it was asked for.
+/// Prints a report in this format.
 pub(super) fn print(
     report: &impl Serialize,
     format: Format,
     text: impl FnOnce() -> String,
 ) -> Result<(), Failure> {
-    match format {
-        Format::Text => print_text(&text())?,
+    let text = match format {
+        Format::Text => text(),
         Format::Json => {
-            let mut text = serde_json::to_string_pretty(report).map_err(std::io::Error::from)?;
-            text.push('\n');
-            print_text(&text)?;
+            let json = serde_json::to_string_pretty(report).map_err(std::io::Error::from)?;
+            json + "\n"
+        }
+    };
+    Ok(print_text(&text)?)
+}
+
+/// The latencies of some phases, in ms.
+pub(super) fn latencies<'a>(rows: impl IntoIterator<Item = &'a PhaseRow>) -> String {
+    let head = ["ms", "count", "mean", "p50", "p90", "p99", "p99.9", "max"];
+    let mut table = vec![head.map(str::to_owned)];
+    table.extend(rows.into_iter().map(|row| {
+        [
+            row.phase.to_owned(),
+            row.count.to_string(),
+            ms(row.mean_us.round() as u64),
+            ms(row.p50_us),
+            ms(row.p90_us),
+            ms(row.p99_us),
+            ms(row.p999_us),
+            ms(row.max_us),
+        ]
+    }));
+    let lines = aligned(&table, |column| column == 0).into_iter();
+    lines.map(|line| line + "\n").collect()
+}
+
+/// Seven characters at most, up to 100,000 s.
+fn ms(us: u64) -> String {
+    if us < 1_000_000 {
+        format!("{}.{:03}", us / 1000, us % 1000)
+    } else {
+        format!("{}.{}", us / 1000, us % 1000 / 100)
+    }
+}
+
+/// `1 worker`, `2 workers`.
+fn counted(count: usize, one: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {one}{plural}")
+}
+
+/// The report of a plan as text.
+pub(super) fn text(report: &Report) -> String {
+    let plan = &report.settings;
+    let calls = match plan.form {
+        Form::Full => "create, acquire if waiting, get, put, release",
+        Form::Short => "create with the value, acquire if waiting, release with the put",
+        Form::Lock => "create, acquire if waiting, release",
+    };
+    let load = &plan.load;
+    let mut out = format!(
+        "section: {calls}\nkeys: {}; TTL {}; {} after a warm-up of {}\nat {}{}\n",
+        load.keys.name(),
+        load.ttl,
+        load.duration,
+        load.warm_up,
+        plan.endpoints.join(", "),
+        if load.pipeline { " over Pipelines" } else { "" },
+    );
+    for run in &report.runs {
+        out.push_str(&run_text(run, plan.form));
+    }
+    out.push('\n');
+    for one in &report.comparisons {
+        // Writing to a string cannot fail, here and below.
+        let _ = writeln!(
+            out,
+            "{}: {:.2} times the sections of {} ({:.2} to {:.2} in {})",
+            counted(one.workers, "worker"),
+            one.median,
+            one.other.name(),
+            one.lowest,
+            one.highest,
+            counted(one.rounds, "round"),
+        );
+    }
+    out
+}
+
+fn run_text(run: &Run, form: Form) -> String {
+    let round = run
+        .round
+        .map(|round| format!("round {round}, {}, ", run.system.name()));
+    let mut out = format!(
+        "\n{}{}, {}: {:.1} sections/s",
+        round.unwrap_or_default(),
+        counted(run.workers, "worker"),
+        counted(run.connections, "connection"),
+        run.sections_per_s
+    );
+    if let Some(rate) = run.rate {
+        let _ = write!(out, " of {rate:.1}, {} not begun", run.not_begun);
+    }
+    out.push('\n');
+    out.push_str(&latencies(&run.phases));
+    if run.interrupted {
+        out.push_str("interrupted; ");
+    }
+    if run.unfinished > 0 {
+        let _ = write!(out, "{} cut off; ", counted(run.unfinished, "section"));
+    }
+    let _ = write!(out, "errors: {}; ", run.errors);
+    let _ = match &run.counter_check {
+        _ if form == Form::Lock => writeln!(out, "no counters"),
+        None => writeln!(out, "counters: NOT CHECKED"),
+        Some(check) => writeln!(
+            out,
+            "counters: {}\n  {} increments acknowledged, {} of unknown outcome, {} stored;\n  \
+             {} LOST, {} too many; {} of {} counters not read",
+            if check.is_exact() {
+                "exact"
+            } else {
+                "NOT EXACT"
+            },
+            check.acknowledged,
+            check.unknown,
+            check.stored,
+            check.lost,
+            check.surplus,
+            check.unread,
+            check.keys,
+        ),
+    };
+    for row in &run.errors_by_code {
+        let (phase, code) = (row.phase, &row.code);
+        let _ = writeln!(out, "  {} x {phase} {code}: {}", row.count, row.message);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::CounterCheck;
+    use crate::plan::tests::plan;
+    use crate::rounds::tests::three_rounds;
+    use crate::run::tests::run;
+
+    fn text_of(line: &str, runs: Vec<Run>) -> String {
+        text(&Report::new(&plan(line).unwrap(), runs, Vec::new()))
+    }
+
+    #[test]
+    fn the_columns_of_a_run_align() {
+        let text = text_of("section", vec![run(64)]);
+        let lines: Vec<&str> = text.lines().skip(4).take(3).collect();
+        assert_eq!(
+            lines,
+            [
+                "64 workers, 4 connections: 100.0 sections/s",
+                "ms       count     mean      p50      p90      p99    p99.9     max",
+                "section   1000  500.505  500.223  900.095  990.207  999.423  1000.4",
+            ]
+        );
+    }
+
+    #[test]
+    fn an_open_loop_shows_the_rate_that_was_asked_for() {
+        let open = Run {
+            rate: Some(200.0),
+            not_begun: 7,
+            ..run(64)
+        };
+        let text = text_of("section --rate 200", vec![open]);
+        let line = "64 workers, 4 connections: 100.0 sections/s of 200.0, 7 not begun";
+        assert!(text.lines().any(|found| found == line), "{text}");
+    }
+
+    #[tokio::test]
+    async fn two_systems_are_compared_below_their_runs() {
+        let runs = three_rounds().await;
+        let comparisons = Comparison::of(16, &runs).into_iter().collect();
+        let text = text(&Report::new(&plan("section").unwrap(), runs, comparisons));
+        for line in [
+            "round 1, music, 16 workers, 1 connection: 50.0 sections/s",
+            "16 workers: 1.20 times the sections of music (1.20 to 2.40 in 3 rounds)",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
     }
-    Ok(())
+
+    #[test]
+    fn errors_and_lost_increments_are_seen() {
+        let check = CounterCheck {
+            lost: 3,
+            ..CounterCheck::default()
+        };
+        let lost = Run {
+            counter_check: Some(check),
+            ..run(2)
+        };
+        let text = text_of("section", vec![lost]);
+        for words in [
+            "errors: 1;",
+            "1 x put UNAVAILABLE: gone",
+            "NOT EXACT",
+            "3 LOST",
+        ] {
+            assert!(text.contains(words), "{words}\n{text}");
+        }
+    }
 }

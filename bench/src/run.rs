@@ -1,4 +1,4 @@
-//! One run, as it is reported. Its fields are stable: none is renamed or removed, others may join.
+//! The figures of one run. Its fields are stable: none is renamed or removed, others may join.
 
 use std::time::Duration;
 
@@ -8,33 +8,32 @@ use serde::Serialize;
 use super::baseline::System;
 use super::counters::CounterCheck;
 use super::load::Outcome;
-use super::measure::Phase;
+use super::measure::Measured;
 
 /// One run.
 #[derive(Debug, Serialize)]
 pub(super) struct Run {
-    /// Whose sections these are.
     pub(super) system: System,
     /// From 1; absent where there is no baseline.
     pub(super) round: Option<u32>,
     pub(super) workers: usize,
-    /// Of music: to each node.
+    /// Of a baseline: to each node.
     pub(super) connections: usize,
     /// From the end of the warm-up to the end of the last section.
     pub(super) elapsed_ms: u64,
     /// Finished sections that began after the warm-up.
     pub(super) sections: u64,
     pub(super) sections_per_s: f64,
-    /// By phase, latencies of calls that succeeded.
+    /// By phase, the latencies of calls that succeeded.
     pub(super) phases: Vec<PhaseRow>,
     /// All errors, those of the warm-up included.
     pub(super) errors: u64,
     pub(super) errors_by_code: Vec<ErrorRow>,
     /// Workers whose last section was cut off.
     pub(super) unfinished: usize,
-    /// The rate that was asked for, in sections a second; absent of a closed loop.
+    /// The rate of an open loop, in sections a second.
     pub(super) rate: Option<f64>,
-    /// Sections that were due at that rate and had not begun at the end: they are in no percentile.
+    /// Sections that were due and had not begun at the end. They are in no percentile.
     pub(super) not_begun: u64,
     /// Ended early by Ctrl-C.
     pub(super) interrupted: bool,
@@ -55,28 +54,32 @@ pub(super) struct PhaseRow {
     pub(super) max_us: u64,
 }
 
-/// Errors of one phase and status code.
+/// The errors of one phase and status code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct ErrorRow {
     pub(super) phase: &'static str,
-    pub(super) code: &'static str,
+    pub(super) code: String,
     pub(super) count: u64,
-    /// What the first one said.
+    /// The message of the first one.
     pub(super) message: String,
 }
 
 impl Run {
-    pub(super) fn new(workers: usize, connections: usize, outcome: Outcome) -> Run {
-        let measured = outcome.measured;
-        let errors_by_code: Vec<ErrorRow> = measured
-            .errors()
-            .map(|(phase, code, errors)| ErrorRow {
-                phase: phase.name(),
-                code,
-                count: errors.count,
-                message: errors.message.clone(),
-            })
-            .collect();
+    pub(super) fn new(
+        workers: usize,
+        connections: usize,
+        outcome: Outcome,
+        measured: &Measured,
+    ) -> Run {
+        let errors = measured.errors().map(|(phase, code, errors)| ErrorRow {
+            phase: phase.name(),
+            code: code.to_owned(),
+            count: errors.count,
+            message: errors.message.clone(),
+        });
+        let errors_by_code: Vec<ErrorRow> = errors.collect();
+        let phases = measured.phases();
+        let phases = phases.map(|(phase, latencies)| PhaseRow::of(phase.name(), latencies));
         let sections = measured.sections();
         Run {
             system: System::Fermata,
@@ -86,7 +89,7 @@ impl Run {
             elapsed_ms: millis(outcome.elapsed),
             sections,
             sections_per_s: rate(sections, outcome.elapsed),
-            phases: measured.phases().map(PhaseRow::new).collect(),
+            phases: phases.collect(),
             errors: errors_by_code.iter().map(|row| row.count).sum(),
             errors_by_code,
             unfinished: outcome.unfinished,
@@ -97,43 +100,23 @@ impl Run {
         }
     }
 
-    /// Whether it was done at its rate, 99.9 % of the sections within this time and without an error.
-    pub(super) fn is_in_time(&self, p999_below: Duration) -> bool {
-        let sections = self
-            .phases
-            .iter()
-            .find(|row| row.phase == Phase::Section.name());
-        let in_time = sections.is_some_and(|row| u128::from(row.p999_us) < p999_below.as_micros());
-        in_time && self.not_begun == 0 && self.unfinished == 0 && self.errors == 0
-    }
-
-    /// Whether the counters were read, and every one is as it must be.
-    pub(super) fn is_exact(&self) -> bool {
-        let check = self.counter_check.as_ref();
-        check.is_some_and(CounterCheck::is_exact)
-    }
-
-    /// Whether nothing went wrong; `counted` if the counters must have been read.
-    pub(super) fn is_clean(&self, counted: bool) -> bool {
-        let exact = match &self.counter_check {
+    /// Whether nothing went wrong. `counts`: the counters must have been read.
+    pub(super) fn is_clean(&self, counts: bool) -> bool {
+        let is_exact = match &self.counter_check {
             Some(check) => check.is_exact(),
-            None => !counted,
+            None => !counts,
         };
-        self.errors == 0 && self.unfinished == 0 && self.not_begun == 0 && exact
+        self.errors == 0 && self.unfinished == 0 && self.not_begun == 0 && is_exact
     }
 }
 
 impl PhaseRow {
-    fn new((phase, latencies): (Phase, &Histogram<u64>)) -> PhaseRow {
-        PhaseRow::of(phase.name(), latencies)
-    }
-
     /// Of latencies in microseconds.
     pub(super) fn of(phase: &'static str, latencies: &Histogram<u64>) -> PhaseRow {
         PhaseRow {
             phase,
             count: latencies.len(),
-            mean_us: tenths(latencies.mean()),
+            mean_us: rounded(latencies.mean(), 1),
             p50_us: latencies.value_at_quantile(0.5),
             p90_us: latencies.value_at_quantile(0.9),
             p99_us: latencies.value_at_quantile(0.99),
@@ -147,48 +130,43 @@ pub(super) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Events in a second.
 pub(super) fn rate(count: u64, time: Duration) -> f64 {
-    if time.is_zero() {
-        0.0
-    } else {
-        tenths(count as f64 / time.as_secs_f64())
+    match time.is_zero() {
+        true => 0.0,
+        false => rounded(count as f64 / time.as_secs_f64(), 1),
     }
 }
 
-pub(super) fn tenths(number: f64) -> f64 {
-    (number * 10.0).round() / 10.0
-}
-
-pub(super) fn thousandths(number: f64) -> f64 {
-    (number * 1000.0).round() / 1000.0
+pub(super) fn rounded(number: f64, digits: i32) -> f64 {
+    let power = 10f64.powi(digits);
+    (number * power).round() / power
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::measure::{Failure, Measured};
     use super::*;
+    use crate::measure::Phase;
 
     /// A thousand sections of 1 to 1000 ms in ten seconds, and one error.
-    pub(crate) fn outcome() -> Outcome {
+    pub(crate) fn run(workers: usize) -> Run {
         let mut measured = Measured::new().unwrap();
         for ms in 1..=1000 {
             measured.record(Phase::Section, Duration::from_millis(ms));
         }
         let gone = tonic::Status::unavailable("gone");
-        measured.fail(&Failure::answered(Phase::Put, &gone));
-        Outcome {
+        measured.fail((Phase::Put, gone).into());
+        let outcome = Outcome {
             elapsed: Duration::from_secs(10),
-            measured,
-            unfinished: 0,
-            not_begun: 0,
             check: Some(CounterCheck::default()),
-            interrupted: false,
-        }
+            ..Outcome::default()
+        };
+        Run::new(workers, 4, outcome, &measured)
     }
 
     #[test]
-    fn a_row_tells_the_percentiles_within_a_thousandth() {
-        let run = Run::new(4, 1, outcome());
+    fn a_row_has_the_percentiles_within_a_thousandth() {
+        let run = run(4);
         assert_eq!((run.sections, run.sections_per_s), (1000, 100.0));
         let [row] = run.phases.as_slice() else {
             panic!("{:?}", run.phases)
@@ -207,14 +185,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_run_with_an_error_or_a_counter_that_was_not_read_is_not_clean() {
-        let failed = Run::new(4, 1, outcome());
-        assert_eq!(failed.errors, 1);
+    fn a_run_with_an_error_or_counters_that_were_not_read_is_not_clean() {
+        let failed = run(4);
+        assert_eq!((failed.errors, failed.is_clean(true)), (1, false));
         assert_eq!(failed.errors_by_code[0].code, "UNAVAILABLE");
-        assert!(!failed.is_clean(true));
         let clean = || Run {
             errors: 0,
-            ..Run::new(4, 1, outcome())
+            ..run(4)
         };
         assert!(clean().is_clean(true));
         let unread = Run {

@@ -1,168 +1,153 @@
-//! Sessions that are kept alive beside the sections, each with a lock, and how long their renewals take.
+//! Sessions beside the sections, each with a lock, and the times of their renewals.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use fermata_command::Failure;
 use fermata_proto::{
     CloseSessionRequest, CreateLockRefRequest, OpenSessionRequest, RenewSessionRequest,
 };
 use futures_util::{StreamExt as _, stream};
-use hdrhistogram::CreationError;
 use parking_lot::Mutex;
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Status};
 use uuid::Uuid;
 
-use super::connect::{UnaryClient, by_itself};
-use super::measure::{Failure, Measured, Phase};
-use super::workload::Workload;
+use super::connect::{AT_ONCE, Connection, Unary, timed};
+use super::measure::{Measured, Phase};
+use super::plan::Plan;
 
-/// How many are opened at once.
-const AT_ONCE: usize = 32;
-/// A session is renewed so many times in its TTL.
+/// Renewals in the TTL of a session, as the Rust library makes them.
 const RENEWALS_IN_TTL: u32 = 3;
 
-/// Sessions that are renewed until this ends.
-pub(super) struct KeptSessions {
-    stop: watch::Sender<bool>,
-    tasks: JoinSet<()>,
+/// Open sessions, which are renewed.
+pub(super) struct Sessions {
+    all: Vec<Session>,
+    renewals: JoinSet<()>,
+}
+
+#[derive(Clone)]
+struct Session {
+    calls: Unary,
+    /// The time for a call.
+    within: Duration,
+    text: String,
     measured: Arc<Mutex<Measured>>,
 }
 
-/// One of them.
-struct KeptSession {
-    client: UnaryClient,
-    workload: Arc<Workload>,
-    session: String,
-    measured: Arc<Mutex<Measured>>,
-}
-
-impl KeptSessions {
-    /// Opens so many with the workload's TTL; renewals that are due after the warm-up are timed. The keys of
-    /// their locks begin so.
+impl Sessions {
+    /// Opens the sessions of a plan at its first endpoint. Renewals that are due after the warm-up are timed.
     pub(super) async fn open(
-        client: &UnaryClient,
-        workload: &Arc<Workload>,
-        (prefix, count): (&str, usize),
-        warm_up: Duration,
-    ) -> Result<KeptSessions, CreationError> {
-        let measured = Arc::new(Mutex::new(Measured::new()?));
-        let measure_from = Instant::now() + warm_up;
-        let every = workload.ttl / RENEWALS_IN_TTL;
-        let (stop, stopped) = watch::channel(false);
-        let open = |number: usize| {
-            let mut kept = KeptSession {
-                client: client.clone(),
-                workload: Arc::clone(workload),
-                session: String::new(),
-                measured: Arc::clone(&measured),
-            };
-            async move {
-                match kept.begin(prefix, number).await {
-                    Ok(()) => Some((number, kept)),
-                    Err(status) => {
-                        kept.failed(&status);
-                        None
-                    }
-                }
-            }
+        plan: &Plan,
+        measured: &Arc<Mutex<Measured>>,
+    ) -> Result<Sessions, Failure> {
+        let (mut all, mut renewals) = (Vec::new(), JoinSet::new());
+        let count = plan.load.sessions;
+        if count == 0 {
+            return Ok(Sessions { all, renewals });
+        }
+        let connection = Connection::open(&plan.endpoints[0], &plan.options, false).await?;
+        let unopened = Session {
+            calls: connection.unary,
+            within: plan.options.timeout,
+            text: String::new(),
+            measured: Arc::clone(measured),
         };
-        let mut opened = stream::iter((0..count).map(open)).buffer_unordered(AT_ONCE);
-        let mut tasks = JoinSet::new();
-        while let Some(kept) = opened.next().await {
-            // Each from when it is open, spread over the time between two renewals.
-            if let Some((number, kept)) = kept {
-                let first = Instant::now() + every.mul_f64(number as f64 / count as f64);
-                tasks.spawn(kept.renew((first, every), measure_from, stopped.clone()));
+        let measure_from = Instant::now() + plan.load.warm_up.duration();
+        let every = plan.load.ttl.duration() / RENEWALS_IN_TTL;
+        let mut opened = stream::iter(0..count)
+            .map(|number| unopened.clone().begin(plan, number))
+            .buffer_unordered(AT_ONCE);
+        while let Some(session) = opened.next().await {
+            let Some(session) = session else { continue };
+            // Spread over the time between two renewals.
+            let first = Instant::now() + every.mul_f64(all.len() as f64 / count as f64);
+            renewals.spawn(session.clone().renew(first, every, measure_from));
+            all.push(session);
+        }
+        Ok(Sessions { all, renewals })
+    }
+
+    /// Renews each session a last time, and closes it. A session that was lost is an error.
+    pub(super) async fn close(mut self) {
+        self.renewals.shutdown().await;
+        let closed = stream::iter(self.all).map(Session::close);
+        closed.buffer_unordered(AT_ONCE).collect::<()>().await;
+    }
+}
+
+impl Session {
+    /// Opens it, and takes a lock in it.
+    async fn begin(mut self, plan: &Plan, number: usize) -> Option<Session> {
+        let begun = async {
+            let open = OpenSessionRequest {
+                ttl: plan.load.ttl.duration().try_into().ok(),
+                request_id: Uuid::new_v4().to_string(),
+                ..Default::default()
+            };
+            let opened = self.calls.open_session(timed(open, self.within)).await?;
+            self.text = opened.into_inner().session;
+            let create = CreateLockRefRequest {
+                key: format!("{}/session/{number}", plan.load.key_prefix),
+                table: plan.table.clone(),
+                session: self.text.clone(),
+                request_id: Uuid::new_v4().to_string(),
+                ..Default::default()
+            };
+            self.calls.create_lock_ref(timed(create, self.within)).await
+        };
+        match begun.await {
+            Ok(_) => Some(self),
+            Err(status) => {
+                self.failed(status);
+                None
             }
         }
-        drop(opened);
-        Ok(KeptSessions {
-            stop,
-            tasks,
-            measured,
-        })
     }
 
-    /// Renews each for a last time, and closes it. What was measured; a session that was lost is an error among that.
-    pub(super) async fn end(mut self, into: &mut Measured) {
-        self.stop.send_replace(true);
-        while self.tasks.join_next().await.is_some() {}
-        into.add(&self.measured.lock());
-    }
-}
-
-impl KeptSession {
-    /// Opens it, and takes a lock by it.
-    async fn begin(&mut self, prefix: &str, number: usize) -> Result<(), Status> {
-        let within = self.workload.call_within;
-        let open = OpenSessionRequest {
-            ttl: self.workload.ttl.try_into().ok(),
-            request_id: Uuid::new_v4().to_string(),
-            ..Default::default()
-        };
-        let opened = self.client.open_session(by_itself(open, within)).await?;
-        self.session = opened.into_inner().session;
-        let create = CreateLockRefRequest {
-            key: format!("{}/session/{number}", prefix),
-            table: self.workload.table.clone(),
-            session: self.session.clone(),
-            request_id: Uuid::new_v4().to_string(),
-            ..Default::default()
-        };
-        let create = by_itself(create, within);
-        self.client.create_lock_ref(create).await.map(drop)
-    }
-
-    async fn renew(
-        mut self,
-        (first, every): (Instant, Duration),
-        measure_from: Instant,
-        mut stopped: watch::Receiver<bool>,
-    ) {
+    /// Until it is lost.
+    async fn renew(mut self, first: Instant, every: Duration, measure_from: Instant) {
         let mut due = first;
         loop {
-            let is_last = tokio::select! {
-                () = sleep_until(due) => false,
-                _ = stopped.wait_for(|stopped| *stopped) => true,
-            };
-            let ask = RenewSessionRequest {
-                session: self.session.clone(),
-            };
-            let ask = by_itself(ask, self.workload.call_within);
-            match self.client.renew_session(ask).await {
-                Ok(_) if due >= measure_from && !is_last => {
-                    let took = due.elapsed();
-                    let mut measured = self.measured.lock();
-                    measured.record(Phase::Renew, took);
+            sleep_until(due).await;
+            match self.renew_once().await {
+                Ok(()) if due >= measure_from => {
+                    self.measured.lock().record(Phase::Renew, due.elapsed());
                 }
-                Ok(_) => {}
+                Ok(()) => {}
                 Err(status) => {
-                    self.failed(&status);
-                    // It is lost.
-                    if matches!(status.code(), Code::NotFound | Code::FailedPrecondition) {
+                    let is_lost =
+                        matches!(status.code(), Code::NotFound | Code::FailedPrecondition);
+                    self.failed(status);
+                    if is_lost {
                         return;
                     }
                 }
             }
-            if is_last {
-                break;
-            }
             due += every;
-        }
-        let close = CloseSessionRequest {
-            session: self.session.clone(),
-        };
-        let close = by_itself(close, self.workload.call_within);
-        if let Err(status) = self.client.close_session(close).await {
-            self.failed(&status);
         }
     }
 
-    fn failed(&self, status: &Status) {
-        let mut measured = self.measured.lock();
-        measured.fail(&Failure::answered(Phase::Renew, status));
+    async fn renew_once(&mut self) -> Result<(), Status> {
+        let session = self.text.clone();
+        let renew = timed(RenewSessionRequest { session }, self.within);
+        self.calls.renew_session(renew).await.map(drop)
+    }
+
+    async fn close(mut self) {
+        let session = self.text.clone();
+        let close = timed(CloseSessionRequest { session }, self.within);
+        let closed = match self.renew_once().await {
+            Ok(()) => self.calls.close_session(close).await.map(drop),
+            Err(status) => Err(status),
+        };
+        if let Err(status) = closed {
+            self.failed(status);
+        }
+    }
+
+    fn failed(&self, status: Status) {
+        self.measured.lock().fail((Phase::Renew, status).into());
     }
 }

@@ -1,24 +1,24 @@
-//! The statements of MUSIC, whose design Fermata follows, to compare with. The service uses nothing of this, and it
-//! touches none of the service's tables. They go by the driver of the service, with its settings.
+//! The statements of MUSIC, whose design Fermata follows. They go through the service's driver, with its settings, and use tables
+//! of their own.
 //!
-//! A queue is a partition: a row for each lockRef, and a shared `guard`, the latest lockRef that was given out.
-//! These are the statements that a section cannot do without. The published implementation sends more: it notes
-//! the time of the acquisition by another transaction, reads at QUORUM whether the value must be synchronised
-//! first, and reads at ONE whose turn it is before each get and put. Every value is bound, which is not so there.
+//! A queue is a partition: a row for each lockRef, and a shared `guard`, the latest lockRef. A section needs at least
+//! these statements. The published implementation sends more: another transaction with the time of the acquisition, a
+//! read at QUORUM of whether the value must be synchronised first, and a read at ONE of the head of the queue before
+//! each get and put. Here every value is bound.
 
 use bytes::Bytes;
 use fermata_cassandra::{
     CassandraOptions, ColumnError, Driver, Fault, Keyspace, Row, Statement, Use, Value,
 };
 
-/// How far the timestamps of two lockRefs that follow each other lie apart. A key has room for 9.2 million of
-/// them.
+/// The distance between the timestamps of two lockRefs that follow each other, as in MUSIC. A key has room for 9.2 million.
 const TIMESTAMPS_PER_LOCK_REF: i64 = 1_000_000_000_000;
-/// The time that timestamps count from, 2018-08-01, in milliseconds since 1970.
+/// The zero of timestamps, as in MUSIC: 2018-08-01, in milliseconds since 1970.
 const EPOCH_MS: i64 = 1_533_081_600_000;
-/// What the columns of a lockRef hold that no section changes.
+/// The columns of a lockRef that no section changes.
 const NOT_ACQUIRED: &str = "0";
 const EXCLUSIVE: &str = "WRITE";
+const OWNER: &str = "fermata-bench";
 
 /// Two tables made for one benchmark, and the prepared statements on them.
 #[derive(Debug)]
@@ -49,20 +49,16 @@ impl Tables {
         }
     }
 
-    fn make_lock(&self) -> String {
-        format!(
-            "CREATE TABLE {} (\"key\" text, \"lockreference\" bigint, \"createtime\" text, \
-             \"acquiretime\" text, \"guard\" bigint static, \"locktype\" text, \"owner\" text, \
-             PRIMARY KEY ((\"key\"), \"lockreference\")) WITH CLUSTERING ORDER BY (\"lockreference\" ASC)",
-            self.lock
-        )
-    }
-
-    fn make_data(&self) -> String {
-        format!(
-            "CREATE TABLE {} (\"key\" text PRIMARY KEY, \"value\" blob)",
-            self.data
-        )
+    fn make(&self) -> [String; 2] {
+        let (lock, data) = (&self.lock, &self.data);
+        [
+            format!(
+                "CREATE TABLE {lock} (\"key\" text, \"lockreference\" bigint, \"createtime\" text, \
+                 \"acquiretime\" text, \"guard\" bigint static, \"locktype\" text, \"owner\" text, \
+                 PRIMARY KEY ((\"key\"), \"lockreference\")) WITH CLUSTERING ORDER BY (\"lockreference\" ASC)"
+            ),
+            format!("CREATE TABLE {data} (\"key\" text PRIMARY KEY, \"value\" blob)"),
+        ]
     }
 
     /// The next lockRef, if the guard is still the one that was read.
@@ -81,37 +77,30 @@ impl Tables {
 }
 
 impl Music {
-    /// Connects and makes the tables. They are called `music_lock_…` and `music_data_…`, the tag at the end, which
-    /// should be a random one: a table that is there already is left alone, and that is an error.
+    /// Connects and makes the tables `music_lock_…` and `music_data_…`, with the tag at the end. A table that is there already is
+    /// an error, and stays.
     pub async fn make(options: &CassandraOptions, tag: u32) -> Result<Music, Fault> {
         let driver = Driver::connect(options).await?;
         let tables = Tables::new(&options.keyspace, tag);
-        match driver.change_schema(&tables.make_lock()).await {
-            Ok(()) => {}
-            Err(fault @ (Fault::Refused(_) | Fault::NotStarted(_))) => return Err(fault),
-            Err(fault @ Fault::Unknown(_)) => {
-                // What matters is why, here and below.
-                let _ = drop_tables(&driver, &tables).await;
-                return Err(fault);
-            }
+        let [lock, data] = tables.make();
+        driver.change_schema(&lock).await?;
+        let prepared = prepare(&driver, &tables, &data).await;
+        if prepared.is_err() {
+            // The first error says why.
+            let _ = drop_tables(&driver, &tables).await;
         }
-        match prepare(&driver, &tables).await {
-            Ok([guard, first, next, peek, get, put, release]) => Ok(Music {
-                driver,
-                tables,
-                guard,
-                first,
-                next,
-                peek,
-                get,
-                put,
-                release,
-            }),
-            Err(fault) => {
-                let _ = drop_tables(&driver, &tables).await;
-                Err(fault)
-            }
-        }
+        let [guard, first, next, peek, get, put, release] = prepared?;
+        Ok(Music {
+            driver,
+            tables,
+            guard,
+            first,
+            next,
+            peek,
+            get,
+            put,
+            release,
+        })
     }
 
     /// Drops the tables.
@@ -119,20 +108,14 @@ impl Music {
         drop_tables(&self.driver, &self.tables).await
     }
 
-    /// Reads the latest lockRef that was given out, at ONE: 0 where there was none. It may be an old one.
+    /// Reads the latest lockRef at ONE, 0 where there is none. The answer may be old.
     pub async fn guard(&self, key: &str) -> Result<i64, Fault> {
         let rows = self.driver.execute(&self.guard, &[Value::text(key)]).await;
         Ok(number(rows?, "guard")?.unwrap_or(0))
     }
 
-    /// Puts the lockRef after `guard` into the queue, by a transaction. False if the guard is another by now.
-    pub async fn enqueue(
-        &self,
-        key: &str,
-        guard: i64,
-        owner: &str,
-        now_ms: i64,
-    ) -> Result<bool, Fault> {
+    /// Puts the lockRef after `guard` into the queue, by a transaction. False if the guard has changed.
+    pub async fn enqueue(&self, key: &str, guard: i64, now_ms: i64) -> Result<bool, Fault> {
         let lock_ref = guard.saturating_add(1);
         let mut values = vec![Value::BigInt(lock_ref), Value::text(key)];
         if guard != 0 {
@@ -144,13 +127,13 @@ impl Music {
             Value::Text(now_ms.to_string()),
             Value::text(NOT_ACQUIRED),
             Value::text(EXCLUSIVE),
-            Value::text(owner),
+            Value::text(OWNER),
         ]);
         let enqueue = if guard == 0 { &self.first } else { &self.next };
         applied(self.driver.execute(enqueue, &values).await?)
     }
 
-    /// Reads whose turn it is, at ONE.
+    /// Reads the head of the queue at ONE.
     pub async fn peek(&self, key: &str) -> Result<Option<i64>, Fault> {
         let rows = self.driver.execute(&self.peek, &[Value::text(key)]).await;
         number(rows?, "lockreference")
@@ -169,12 +152,12 @@ impl Music {
         &self,
         key: &str,
         lock_ref: i64,
-        value: &[u8],
+        value: Bytes,
         now_ms: i64,
     ) -> Result<(), Fault> {
         let values = [
             Value::text(key),
-            Value::Blob(Bytes::copy_from_slice(value)),
+            Value::Blob(value),
             Value::BigInt(timestamp(lock_ref, now_ms)?),
         ];
         self.driver.execute(&self.put, &values).await.map(drop)
@@ -187,8 +170,12 @@ impl Music {
     }
 }
 
-async fn prepare(driver: &Driver, tables: &Tables) -> Result<[Statement; 7], Fault> {
-    driver.change_schema(&tables.make_data()).await?;
+async fn prepare(
+    driver: &Driver,
+    tables: &Tables,
+    make_data: &str,
+) -> Result<[Statement; 7], Fault> {
+    driver.change_schema(make_data).await?;
     driver.agree_on_schema().await?;
     let Tables { lock, data } = tables;
     let select =
@@ -220,7 +207,7 @@ async fn drop_tables(driver: &Driver, tables: &Tables) -> Result<(), Fault> {
     driver.agree_on_schema().await
 }
 
-/// A number in the first row; `None` where there is no row, or nothing in it.
+/// A number in the first row; `None` where there is no row, or no number in it.
 fn number(rows: Vec<Row>, column: &str) -> Result<Option<i64>, Fault> {
     let row = rows.into_iter().next();
     row.map_or(Ok(None), |mut row| row.bigint(column).map_err(unreadable))
