@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Machine;
 use super::context::Context;
-use super::decided::{Decided, RestsOn};
+use super::decided::{CommitDependency, Decided};
 use super::event::{Answer, CallId, Effect, EntryRef, fail};
 use super::holder::{Claim, Critical};
 use super::role::Role;
@@ -66,13 +66,13 @@ impl Machine {
         }
         // What was sent is looked at again once its outcome is known.
         let row = &serving.row;
-        let nobodys = |decided: &mut Decided| match decided.rests_on {
-            RestsOn::Seq(seq) => decided.call.is_none() && !row.may_list(seq),
-            RestsOn::EndOf(_) | RestsOn::Recorded(_) => decided.call.is_none(),
+        let nobodys = |decided: &mut Decided| match decided.depends_on {
+            CommitDependency::Seq(seq) => decided.call.is_none() && !row.may_list(seq),
+            CommitDependency::EndOf(_) | CommitDependency::Recorded(_) => decided.call.is_none(),
         };
         let gone: Vec<Decided> = serving.decided.extract_if(.., nobodys).collect();
         for decided in gone.into_iter().rev() {
-            if let RestsOn::Seq(seq) = decided.rests_on {
+            if let CommitDependency::Seq(seq) = decided.depends_on {
                 serving.abandon(cx, seq, out);
             }
         }

@@ -2,7 +2,7 @@
 
 use super::Machine;
 use super::context::Context;
-use super::decided::{Decided, Reply, RestsOn};
+use super::decided::{CommitDependency, Decided, Reply};
 use super::event::{
     Answer, Call, CallError, CallId, Effect, EntryRef, EntryStatus, KeyError, fail,
 };
@@ -236,7 +236,7 @@ impl Serving {
                 already: true,
                 has_written: has_put,
             },
-            rests_on: RestsOn::EndOf(entry.seq),
+            depends_on: CommitDependency::EndOf(entry.seq),
         });
     }
 }

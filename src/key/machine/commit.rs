@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Machine;
 use super::context::Context;
-use super::decided::RestsOn;
+use super::decided::CommitDependency;
 use super::event::{CallError, Effect, KeyError, Reason, Report, SwapOutcome, fail};
 use super::holder::Phase;
 use super::role::{Role, Turn};
@@ -178,7 +178,7 @@ impl Machine {
             if let Some(call) = decided.call {
                 fail(call, decided.failed(failed()), out);
             }
-            if let RestsOn::Seq(seq) = decided.rests_on {
+            if let CommitDependency::Seq(seq) = decided.depends_on {
                 serving.abandon(cx, seq, out);
             }
         }
@@ -266,7 +266,8 @@ impl Serving {
     fn is_end_to_record(&self) -> bool {
         let is_recorded = |seq| self.row.is_recorded(seq);
         let mut decided = self.decided.iter();
-        decided.any(|d| matches!(d.rests_on, RestsOn::Recorded(seq) if !is_recorded(seq)))
+        decided
+            .any(|d| matches!(d.depends_on, CommitDependency::Recorded(seq) if !is_recorded(seq)))
     }
 
     /// Makes the next version of the row. None is in doubt.
@@ -292,7 +293,10 @@ impl Serving {
 
     /// Nobody waits for this entry any longer, nor learned of it. Unless a commit has it already, it goes.
     pub(super) fn abandon(&mut self, cx: &Context<'_>, seq: Seq, out: &mut Vec<Effect>) {
-        let is_awaited = self.decided.iter().any(|d| d.rests_on == RestsOn::Seq(seq));
+        let is_awaited = self
+            .decided
+            .iter()
+            .any(|d| d.depends_on == CommitDependency::Seq(seq));
         if is_awaited || self.row.may_list(seq) {
             return;
         }

@@ -26,7 +26,7 @@ pub(super) enum Reply {
 
 /// What of the row that rests on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum RestsOn {
+pub(super) enum CommitDependency {
     /// That it reserves this seq.
     Seq(Seq),
     /// That it knows of the end of this entry, as far as it must.
@@ -41,7 +41,7 @@ pub(super) struct Decided {
     /// Nobody where that has ended.
     pub call: Option<CallId>,
     pub reply: Reply,
-    pub rests_on: RestsOn,
+    pub depends_on: CommitDependency,
 }
 
 impl Decided {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Machine;
 use super::context::Context;
-use super::decided::{Decided, Reply, RestsOn};
+use super::decided::{CommitDependency, Decided, Reply};
 use super::event::{Answer, CallError, CallId, Effect, EntryRef, KeyError, Report, fail};
 use super::refusal::{exhausted_calls, refused};
 use super::released::{LastWrite, ReleasedEntry};
@@ -48,7 +48,7 @@ impl Machine {
                         read_value,
                         existed,
                     },
-                    rests_on: RestsOn::Seq(seq),
+                    depends_on: CommitDependency::Seq(seq),
                 });
             }
             Outcome::Gone(end) => fail(call, KeyError::Ended(end), out),
@@ -125,7 +125,7 @@ impl Machine {
                 already,
                 has_written,
             },
-            rests_on: RestsOn::EndOf(entry.seq),
+            depends_on: CommitDependency::EndOf(entry.seq),
         });
         for ask in asks {
             serving.answer_released(cx, ask.call, entry.seq, out);
@@ -171,10 +171,10 @@ impl Machine {
         };
         serving.detach_allowed(cx.commit.mode, out);
         let (row, mode) = (&serving.row, cx.commit.mode);
-        let allowed = |decided: &mut Decided| match decided.rests_on {
-            RestsOn::Seq(seq) => row.allows_seq(seq),
-            RestsOn::EndOf(seq) => row.allows_end(seq, mode),
-            RestsOn::Recorded(seq) => row.is_recorded(seq),
+        let allowed = |decided: &mut Decided| match decided.depends_on {
+            CommitDependency::Seq(seq) => row.allows_seq(seq),
+            CommitDependency::EndOf(seq) => row.allows_end(seq, mode),
+            CommitDependency::Recorded(seq) => row.is_recorded(seq),
         };
         let allowed: Vec<Decided> = serving.decided.extract_if(.., allowed).collect();
         let is_any = !allowed.is_empty();
@@ -256,7 +256,7 @@ fn forced(call: CallId, seq: Seq, (already, was_holder): (bool, bool)) -> Decide
             already,
             was_holder,
         },
-        rests_on: RestsOn::Recorded(seq),
+        depends_on: CommitDependency::Recorded(seq),
     }
 }
 
@@ -277,7 +277,7 @@ impl Serving {
             self.decided.push(Decided {
                 call: Some(call),
                 reply: Reply::Ended,
-                rests_on: RestsOn::EndOf(seq),
+                depends_on: CommitDependency::EndOf(seq),
             });
         }
     }

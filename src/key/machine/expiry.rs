@@ -3,7 +3,7 @@
 
 use super::Machine;
 use super::context::Context;
-use super::decided::RestsOn;
+use super::decided::CommitDependency;
 use super::event::{Effect, EntryRef};
 use super::holder::{Claim, Phase};
 use super::role::Role;
@@ -103,9 +103,9 @@ impl Serving {
     /// The TTL of an entry counts from the answer to a call that waits for the store alone: for the row, or for the sync.
     fn renew_held_up(&mut self, cx: &Context<'_>) {
         let created = self.decided.iter().filter(|d| d.call.is_some());
-        let created = created.filter_map(|decided| match decided.rests_on {
-            RestsOn::Seq(seq) => Some(seq),
-            RestsOn::EndOf(_) | RestsOn::Recorded(_) => None,
+        let created = created.filter_map(|decided| match decided.depends_on {
+            CommitDependency::Seq(seq) => Some(seq),
+            CommitDependency::EndOf(_) | CommitDependency::Recorded(_) => None,
         });
         let asked = self.asks.iter().filter(|ask| !ask.waits);
         let held_up: Vec<Seq> = created.chain(asked.map(|ask| ask.seq)).collect();

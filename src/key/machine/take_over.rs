@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Machine;
 use super::commit::CHANGES_MAX;
 use super::context::Context;
-use super::decided::{Decided, Reply, RestsOn};
+use super::decided::{CommitDependency, Decided, Reply};
 use super::event::{
     Call, CallId, Effect, EntryRef, KeyError, Loaded, Reason, Report, SwapOutcome, fail,
 };
@@ -293,7 +293,7 @@ impl Created {
                 read_value,
                 existed,
             },
-            rests_on: RestsOn::Seq(entry.seq),
+            depends_on: CommitDependency::Seq(entry.seq),
         })
     }
 }
