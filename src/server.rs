@@ -44,7 +44,8 @@ use crate::rpc::budget::{AccountLimits, Accounts};
 use crate::rpc::call_layer::CallLayer;
 use crate::rpc::lock_admin::LockAdminRpc;
 use crate::rpc::lock_service::LockServiceRpc;
-use crate::rpc::peer::{self, PeerRpc};
+use crate::rpc::peer::{PING_EVERY as PEER_PING_EVERY, PING_TIMEOUT as PEER_PING_TIMEOUT};
+use crate::rpc::peer_service::{PeerRpc, STREAMS_MAX};
 pub use crate::rpc::peer::{PeerClient, PeerSecret, PeerTls, PeerTlsFiles, SecretError};
 use crate::rpc::stopping::Stopping;
 use connection::Admitted;
@@ -404,9 +405,9 @@ fn account_limits(limits: &Limits) -> AccountLimits {
 /// An HTTP/2 server for other replicas. It notices one that hangs as soon as that one would notice it: a watch that
 /// came through it keeps a lock alive until then.
 pub fn http2_of_peers(limits: &Limits) -> tonic::transport::Server {
-    http2(limits, peer::STREAMS_MAX)
-        .http2_keepalive_interval(Some(peer::PING_EVERY))
-        .http2_keepalive_timeout(Some(peer::PING_TIMEOUT))
+    http2(limits, STREAMS_MAX)
+        .http2_keepalive_interval(Some(PEER_PING_EVERY))
+        .http2_keepalive_timeout(Some(PEER_PING_TIMEOUT))
 }
 
 /// What may be unread of a stream, and of a connection with as many calls, in bytes.

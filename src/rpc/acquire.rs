@@ -8,9 +8,9 @@ use fermata_proto::{AcquireLockRequest, AcquireLockResponse, LockState, ReleaseL
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::calls::{AcquireLock, CallContext, ReleaseLock, UnaryCall as _};
+use super::calls::{AcquireLock, CallContext, ReleaseLock, Served, UnaryCall as _};
 use super::deadline::later;
-use super::route::{Router, Served};
+use super::route::Router;
 use super::status;
 use super::stopping::Stopping;
 

@@ -2,7 +2,8 @@
 //!
 //! What lives here: parsing ([`parse`], [`page`]), the choice of status codes ([`status`], nowhere else),
 //! deadlines ([`deadline`]), what connections may hold ([`budget`]), the two services and their streams, what operators are
-//! shown of keys ([`locks`]), and the way between replicas: where a call is made ([`route`]), and how another replica is called ([`peer`]). What must not:
+//! shown of keys ([`locks`]), and the way between replicas: where a call is made ([`route`]), how another replica is called ([`peer`]), and
+//! what it is answered ([`peer_service`]). What must not:
 //! rules of the lock, of sessions or of the store. This folder calls the engine and knows nothing below it but its types.
 
 mod access_check;
@@ -24,6 +25,8 @@ pub mod page;
 pub mod parse;
 mod part_limit;
 pub mod peer;
+pub mod peer_proto;
+pub mod peer_service;
 mod pipeline;
 mod read;
 mod renew_locks;

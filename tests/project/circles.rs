@@ -18,10 +18,6 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("src/cli/serve", &[HEAD, "parts"]),
     ("src/config", &[HEAD, "store"]),
     (
-        "src/rpc",
-        &["access_check", "calls", "locks", "peer", "route"],
-    ),
-    (
         "src/rpc/budget",
         &["account", "accounts", "answer", "share_of"],
     ),

@@ -12,7 +12,7 @@ use crate::engine::{CreateCall, Engine, EngineError};
 use crate::lock::Secret;
 use crate::rpc::answer;
 use crate::rpc::parse::{self, Invalid};
-use crate::rpc::peer::proto::Method;
+use crate::rpc::peer_proto::Method;
 
 /// A new entry in the queue of a key.
 pub struct CreateLockRef {

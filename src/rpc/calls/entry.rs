@@ -19,7 +19,7 @@ use crate::lock::LockRef;
 use crate::rpc::answer;
 use crate::rpc::deadline::later;
 use crate::rpc::parse::{self, Invalid};
-use crate::rpc::peer::proto::Method;
+use crate::rpc::peer_proto::Method;
 
 /// Asks for the lock, and may wait for it.
 pub struct AcquireLock {

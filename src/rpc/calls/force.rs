@@ -12,7 +12,7 @@ use crate::engine::{Engine, EngineError};
 use crate::limits::Limits;
 use crate::lock::{EntryName, SessionId};
 use crate::rpc::parse::{self, Invalid};
-use crate::rpc::peer::proto::Method;
+use crate::rpc::peer_proto::Method;
 
 /// By whom something is ended and why, as they say.
 #[derive(Debug)]

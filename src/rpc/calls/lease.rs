@@ -13,7 +13,7 @@ use crate::access::{Verb, Verbs};
 use crate::engine::{Engine, EngineError, LeaseId, SessionCall};
 use crate::lock::{Secret, SessionId};
 use crate::rpc::parse::{self, Invalid};
-use crate::rpc::peer::proto::Method;
+use crate::rpc::peer_proto::Method;
 use crate::rpc::{answer, status};
 
 /// Opens a session, or finds it.

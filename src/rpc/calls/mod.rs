@@ -7,6 +7,7 @@ mod create;
 mod entry;
 mod force;
 mod lease;
+mod served;
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -22,6 +23,7 @@ pub use create::CreateLockRef;
 pub use entry::{AcquireLock, CriticalDelete, CriticalGet, CriticalPut, ReleaseLock};
 pub use force::{ByForce, EndSession, ForceRelease, Words};
 pub use lease::{CloseSession, KeepAlive, OpenSession, RenewSession};
+pub use served::Served;
 
 use super::deadline::Deadline;
 use super::parse::Invalid;
@@ -32,7 +34,7 @@ use crate::engine::{Engine, EngineError, LeaseId};
 use crate::limits::Limits;
 use crate::lock::{EntryName, KeyId, LockRef, NameHash, SessionId};
 use crate::rpc::budget::Account;
-use crate::rpc::peer::proto::Method;
+use crate::rpc::peer_proto::Method;
 
 /// What is known of a call beside its message.
 #[derive(Clone)]

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use fermata_proto::{ListLocksRequest, ListLocksResponse};
+use fermata_proto::{ListLocksRequest, ListLocksResponse, LockSummary};
 use futures_util::{StreamExt as _, stream};
+use prost::Message as _;
 use tokio::time::Instant;
 use tracing::Span;
 use tracing::field::display;
@@ -18,6 +19,7 @@ use crate::lock::{Key, ReplicaId};
 use crate::rpc::answer;
 use crate::rpc::page::{self, Listing};
 use crate::rpc::parse::{self, Invalid};
+use crate::rpc::peer_proto::{ListKeysResponse, ServedKey};
 
 /// How many replicas are asked at once.
 const ASKED_AT_ONCE: usize = 64;
@@ -123,7 +125,7 @@ impl ListLocks {
         let asked = asked.map(|peer: Arc<Peer>| async move {
             let named = rows_of(peer.id, rows);
             let answered = peers.list_keys(&peer, &self.filter, self.size, &named, within);
-            answered.await
+            OfHome::told(peer.id, &named, answered.await?)
         });
         let mut answered = stream::iter(asked).buffer_unordered(ASKED_AT_ONCE);
         while let Some(one) = answered.next().await {
@@ -157,6 +159,26 @@ impl ListedKey {
 }
 
 impl OfHome {
+    /// As the home itself tells, asked with the keys whose rows name it; `None` where that cannot be read.
+    fn told(home: ReplicaId, named: &[Key], told: ListKeysResponse) -> Option<OfHome> {
+        let listed = |key: ServedKey| {
+            let summary = LockSummary::decode(key.summary).ok()?;
+            let term = key.term;
+            Some(ListedKey { term, summary })
+        };
+        let items: Option<Vec<ListedKey>> = told.keys.into_iter().map(listed).collect();
+        let left_out = told.left_out.into_iter();
+        let left_out = left_out.filter_map(|at| named.get(usize::try_from(at).ok()?));
+        Some(OfHome {
+            home,
+            keys: Page {
+                items: items?,
+                next: Some(told.next).filter(|next| !next.is_empty()),
+            },
+            left_out: left_out.map(Key::to_string).collect(),
+        })
+    }
+
     fn of(home: ReplicaId, named: &[Key], served: &ServedKeys) -> OfHome {
         let left_out = served.left_out.iter().filter_map(|at| named.get(*at));
         OfHome {

@@ -6,13 +6,15 @@
 mod describe;
 mod list;
 mod merge;
+mod served;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use describe::DescribeLock;
 pub use list::ListLocks;
-pub use merge::{ListedKey, OfHome};
+use merge::ListedKey;
+pub use served::{describe_served, list_served};
 use tokio::time::Instant;
 
 use super::peer::PeerClient;

@@ -17,22 +17,22 @@ use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, ConnectError, Request, Status, Streaming, TimeoutExpired};
 
-use super::proto::hint_request::What;
-use super::proto::peer_client::PeerClient as Client;
-use super::proto::{
+use super::outcome::{elsewhere, unable};
+use super::{
+    Dial, ForwardOutcome, PeerSecret, PeerTls, connect, id_bytes, message_bytes_max, session_ids,
+};
+use crate::rpc::peer_proto::hint_request::What;
+use crate::rpc::peer_proto::peer_client::PeerClient as Client;
+use crate::rpc::peer_proto::{
     DescribeActivityRequest, EndSessionsRequest, ForwardRequest, ForwardResponse,
     ForwardWatchRequest, ForwardWatchResponse, ForwardedRenewals, HandedOver, HintRequest, Method,
     Refusal, RenewSessionRequest, RenewSessionResponse, forward_response, forward_watch_response,
     renew_session_response,
 };
-use super::{
-    Dial, PeerSecret, PeerTls, connect, elsewhere, id_bytes, message_bytes_max, session_ids, unable,
-};
 use crate::engine::{EngineError, KeyHome, Peer, PeerError, Peers, Renewed};
 use crate::limits::Limits;
 use crate::lock::{KeyId, ReplicaId, SessionId};
-use crate::rpc::calls::{CallContext, UnaryCall};
-use crate::rpc::route::{ForwardOutcome, Served};
+use crate::rpc::calls::{CallContext, Served, UnaryCall};
 
 /// A replica that is cut off or paused is noticed by the others, whoever called, after this …
 pub const PING_EVERY: Duration = Duration::from_secs(1);
@@ -113,7 +113,7 @@ impl PeerClient {
     }
 
     /// The secret of the service.
-    pub(super) fn secret(&self) -> &PeerSecret {
+    pub(in crate::rpc) fn secret(&self) -> &PeerSecret {
         &self.secret
     }
 

@@ -48,7 +48,7 @@ impl PeerSecret {
     }
 
     /// Whether a request shows it, once.
-    pub(super) fn is_shown(&self, metadata: &MetadataMap) -> bool {
+    pub(in crate::rpc) fn is_shown(&self, metadata: &MetadataMap) -> bool {
         let mut shown = metadata.get_all_bin(NAME).iter();
         let first = shown.next().map(MetadataValue::to_bytes);
         match (first, shown.next()) {

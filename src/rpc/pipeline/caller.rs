@@ -11,12 +11,12 @@ use tracing::Instrument as _;
 
 use crate::rpc::calls::{
     CallContext, CloseSession, CreateLockRef, CriticalDelete, CriticalGet, CriticalPut,
-    OpenSession, ReleaseLock, RenewSession, UnaryCall,
+    OpenSession, ReleaseLock, RenewSession, Served, UnaryCall,
 };
 use crate::rpc::deadline::{Deadline, later};
 use crate::rpc::keep_alive::Connected;
 use crate::rpc::parse::{self, FieldProblem, Invalid};
-use crate::rpc::route::{Router, Served};
+use crate::rpc::route::Router;
 use crate::rpc::stopping::Stopping;
 use crate::rpc::{acquire, call_layer, read, renew_locks, status};
 

@@ -13,6 +13,7 @@ use super::homes::{Homes, KnownHome};
 use crate::engine::{Engine, EngineError, Peer, Presence};
 use crate::lock::{NameHash, ReplicaId};
 use crate::rpc::calls::Target;
+use crate::rpc::peer::ForwardOutcome;
 use crate::rpc::status;
 
 /// How often a call is passed on.
@@ -53,43 +54,8 @@ impl RouteView for Engine {
     }
 }
 
-/// What came of asking another replica.
-#[derive(Debug)]
-pub enum ForwardOutcome<A> {
-    /// It served the call.
-    Answered(A),
-    /// It refused, in words for the caller.
-    Refused(Status),
-    /// Another replica has it. Nothing was done.
-    Elsewhere {
-        /// Which.
-        home: ReplicaId,
-        /// As in [`EngineError::Elsewhere`].
-        version: u64,
-    },
-    /// It was not asked: nothing was done.
-    NotAsked(String),
-    /// It may have been asked, and may have done it.
-    Unknown(String),
-}
-
-impl<A> ForwardOutcome<A> {
-    /// What comes of its answer.
-    pub fn and_then<B>(self, read: impl FnOnce(A) -> ForwardOutcome<B>) -> ForwardOutcome<B> {
-        match self {
-            ForwardOutcome::Answered(answer) => read(answer),
-            ForwardOutcome::Refused(refusal) => ForwardOutcome::Refused(refusal),
-            ForwardOutcome::Elsewhere { home, version } => {
-                ForwardOutcome::Elsewhere { home, version }
-            }
-            ForwardOutcome::NotAsked(why) => ForwardOutcome::NotAsked(why),
-            ForwardOutcome::Unknown(why) => ForwardOutcome::Unknown(why),
-        }
-    }
-}
-
 /// One call, to be made where it belongs.
-pub trait Step: Sync {
+pub trait RoutedCall: Sync {
     /// What it brings.
     type Answer: Send;
 
@@ -140,18 +106,18 @@ pub fn expected(
 }
 
 /// Makes a call where it belongs. Goes on for as long as it is polled, so its caller sets the time.
-pub async fn route<S: Step>(
+pub async fn route<C: RoutedCall>(
     membership: &impl RouteView,
     homes: &Homes,
-    step: &S,
-) -> Result<S::Answer, Status> {
+    call: &C,
+) -> Result<C::Answer, Status> {
     let mut attempt = RouteAttempt {
         hops: 0,
         newest: None,
         lost: Vec::new(),
         is_in_doubt: false,
     };
-    let made = routed(membership, homes, step, &mut attempt).await;
+    let made = routed(membership, homes, call, &mut attempt).await;
     match made {
         // That this try did nothing says nothing of the one before.
         Err(_) if attempt.is_in_doubt => Err(status::not_heard()),
@@ -159,30 +125,30 @@ pub async fn route<S: Step>(
     }
 }
 
-async fn routed<S: Step>(
+async fn routed<C: RoutedCall>(
     membership: &impl RouteView,
     homes: &Homes,
-    step: &S,
+    call: &C,
     attempt: &mut RouteAttempt,
-) -> Result<S::Answer, Status> {
-    let target = step.target();
+) -> Result<C::Answer, Status> {
+    let target = call.target();
     let ranked = ranked(membership, target);
     let mut next = expected(membership, homes, target, &ranked);
     for _ in 0..TRIES_MAX {
         let Presence::Live(peer) = next else {
-            let (home, version) = match step.serve_locally().await {
+            let (home, version) = match call.serve_locally().await {
                 Ok(answer) => {
                     homes.note(target, &ranked, &Presence::Local);
                     return Ok(answer);
                 }
                 Err(EngineError::Elsewhere { home, version }) => (home, version),
-                Err(error) => return step.failed(error),
+                Err(error) => return call.failed(error),
             };
             next = match membership.presence(home) {
                 Presence::Live(peer) if !attempt.lost.contains(&home) => {
                     if !attempt.follows(version) {
                         // Who has it says that it has it not: one of them will learn of it soon.
-                        return step.failed(EngineError::Elsewhere { home, version });
+                        return call.failed(EngineError::Elsewhere { home, version });
                     }
                     Presence::Live(peer)
                 }
@@ -192,14 +158,14 @@ async fn routed<S: Step>(
                     match membership.take_over(target, home).await {
                         // Somebody else was quicker: the next try here says who.
                         Ok(()) | Err(EngineError::Elsewhere { .. }) => {}
-                        Err(error) => return step.failed(error),
+                        Err(error) => return call.failed(error),
                     }
                     Presence::Local
                 }
             };
             continue;
         };
-        next = match step.forward(&peer).await {
+        next = match call.forward(&peer).await {
             ForwardOutcome::Answered(answer) => {
                 homes.note(target, &ranked, &Presence::Live(peer));
                 return Ok(answer);
@@ -222,10 +188,10 @@ async fn routed<S: Step>(
             }
             ForwardOutcome::Unknown(why) => {
                 tracing::debug!(replica = %peer.id, why, "a forwarded call got no answer");
-                if step.is_write() {
+                if call.is_write() {
                     return Err(status::write_unknown());
                 }
-                attempt.is_in_doubt |= step.changes();
+                attempt.is_in_doubt |= call.changes();
                 attempt.lose(peer.id)
             }
         };

@@ -9,19 +9,18 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::Span;
 
 use super::homes::{Homes, KnownHome};
-use super::hops::{self, ForwardOutcome, Step, route};
-use super::served::Served;
+use super::hops::{self, RoutedCall, route};
 use crate::access::{Login, Verb};
 use crate::clock::Ids;
 use crate::engine::{Engine, EngineError, Peer, Presence, Watch};
 use crate::limits::Limits;
 use crate::lock::{LockRef, SessionId};
-use crate::rpc::AccessCheck;
+use crate::rpc::access_check::AccessCheck;
 use crate::rpc::budget::ConnectionInfo;
-use crate::rpc::calls::{AcquireLock, CallContext, Target, UnaryCall};
+use crate::rpc::calls::{AcquireLock, CallContext, Served, Target, UnaryCall};
 use crate::rpc::deadline::{Deadline, by, by_or};
-use crate::rpc::peer::PeerClient;
-use crate::rpc::peer::proto::ForwardWatchResponse;
+use crate::rpc::peer::{ForwardOutcome, PeerClient};
+use crate::rpc::peer_proto::ForwardWatchResponse;
 
 /// In which metadata a client may say in which zone it is: its keys move there, rather than to where it was asked (H8).
 const ZONE: &str = "fermata-zone";
@@ -167,7 +166,7 @@ impl Router {
         context: &CallContext,
         answer_by: Instant,
     ) -> Result<Served<C::Answer>, Status> {
-        let step = CallStep {
+        let routed = RoutedUnary {
             router: self,
             target: call.target(),
             call,
@@ -175,7 +174,7 @@ impl Router {
             answer_by,
         };
         let late = || call.late();
-        by_or(answer_by, late, route(&self.engine, &self.homes, &step)).await
+        by_or(answer_by, late, route(&self.engine, &self.homes, &routed)).await
     }
 
     /// The replica that a call about this is passed on to first; `None` where it is made here.
@@ -241,7 +240,7 @@ impl Router {
         let target = Target::LockRef(lock_ref.clone());
         self.check
             .check(&context.login, Verb::Lock.into(), &target)?;
-        let step = WatchStep {
+        let routed = RoutedWatch {
             router: self,
             target,
             lock_ref,
@@ -249,14 +248,14 @@ impl Router {
             context,
         };
         let answer_by = context.deadline.answer_within(self.limits.call_max());
-        let begun = by(answer_by, route(&self.engine, &self.homes, &step)).await;
-        self.note_refused(&context.login, &step.target, &begun);
+        let begun = by(answer_by, route(&self.engine, &self.homes, &routed)).await;
+        self.note_refused(&context.login, &routed.target, &begun);
         begun
     }
 }
 
 /// A unary call on its way.
-struct CallStep<'a, C> {
+struct RoutedUnary<'a, C> {
     router: &'a Router,
     target: Target,
     call: &'a C,
@@ -264,7 +263,7 @@ struct CallStep<'a, C> {
     answer_by: Instant,
 }
 
-impl<C: UnaryCall> Step for CallStep<'_, C> {
+impl<C: UnaryCall> RoutedCall for RoutedUnary<'_, C> {
     type Answer = Served<C::Answer>;
 
     fn target(&self) -> &Target {
@@ -318,7 +317,7 @@ pub enum WatchSource {
 }
 
 /// A watch that is to begin.
-struct WatchStep<'a> {
+struct RoutedWatch<'a> {
     router: &'a Router,
     target: Target,
     lock_ref: &'a LockRef,
@@ -326,7 +325,7 @@ struct WatchStep<'a> {
     context: &'a CallContext,
 }
 
-impl Step for WatchStep<'_> {
+impl RoutedCall for RoutedWatch<'_> {
     type Answer = WatchSource;
 
     fn target(&self) -> &Target {

@@ -15,10 +15,10 @@ use tonic::{Request, Response, Status};
 use tracing::Span;
 use uuid::Uuid;
 
-use super::super::answer;
-use super::proto::hint_request::What;
-use super::proto::peer_server::{Peer, PeerServer};
-use super::proto::{
+use super::peer::{PeerClient, PeerSecret, id_bytes, message_bytes_max, session_ids};
+use super::peer_proto::hint_request::What;
+use super::peer_proto::peer_server::{Peer, PeerServer};
+use super::peer_proto::{
     DescribeActivityRequest, DescribeActivityResponse, DescribeKeyRequest, DescribeKeyResponse,
     Elsewhere, EndSessionsRequest, EndSessionsResponse, Ended, Exhausted, ForwardRequest,
     ForwardResponse, ForwardWatchRequest, ForwardWatchResponse, ForwardedRenewals, HintRequest,
@@ -26,7 +26,6 @@ use super::proto::{
     RenewSessionResponse, Renewed, Unable, forward_response, forward_watch_response,
     renew_session_response,
 };
-use super::{PeerClient, PeerSecret, id_bytes, message_bytes_max, session_ids, shown};
 use crate::access::Login;
 use crate::clock::{Clock as _, Ids, SystemClock};
 use crate::engine::{Engine, EngineError};
@@ -44,7 +43,7 @@ use crate::rpc::listing_turns::listing_turn;
 use crate::rpc::part_limit::{Part, PartLimit};
 use crate::rpc::stopping::Stopping;
 use crate::rpc::watch::{self, Broken};
-use crate::rpc::{parse, status};
+use crate::rpc::{answer, locks, parse, status};
 
 /// How many calls another replica may have in flight on one connection: all that its clients wait for.
 pub const STREAMS_MAX: u32 = 100_000;
@@ -439,7 +438,7 @@ impl Peer for PeerRpc {
         let _turn = listing_turn(&request, self.answer_by(&request)).await?;
         let ask = request.into_inner();
         Ok(Response::new(match self.is_meant(&ask.to) {
-            Ok(()) => shown::describe_key(&self.engine, &self.limits, ask)?,
+            Ok(()) => locks::describe_served(&self.engine, &self.limits, ask)?,
             // It serves nothing any more.
             Err(_) => DescribeKeyResponse::default(),
         }))
@@ -452,7 +451,7 @@ impl Peer for PeerRpc {
         let _turn = listing_turn(&request, self.answer_by(&request)).await?;
         let ask = request.into_inner();
         Ok(Response::new(match self.is_meant(&ask.to) {
-            Ok(()) => shown::list_keys(&self.engine, &self.limits, ask).await?,
+            Ok(()) => locks::list_served(&self.engine, &self.limits, ask).await?,
             // It serves nothing any more.
             Err(_) => ListKeysResponse::default(),
         }))
