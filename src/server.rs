@@ -13,7 +13,6 @@ mod health;
 mod listen;
 mod wire;
 
-use std::convert::Infallible;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -25,7 +24,7 @@ use fermata_proto::lock_service_server::LockServiceServer;
 use futures_util::{Stream, StreamExt, stream};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 use tonic::service::Routes;
 use tonic::transport::server::Connected;
 
@@ -45,8 +44,8 @@ use crate::rpc::call_layer::CallLayer;
 use crate::rpc::lock_admin::LockAdminRpc;
 use crate::rpc::lock_service::LockServiceRpc;
 use crate::rpc::peer::{PING_EVERY as PEER_PING_EVERY, PING_TIMEOUT as PEER_PING_TIMEOUT};
-use crate::rpc::peer_service::{PeerRpc, STREAMS_MAX};
 pub use crate::rpc::peer::{PeerClient, PeerSecret, PeerTls, PeerTlsFiles, SecretError};
+use crate::rpc::peer_service::{PeerRpc, STREAMS_MAX};
 use crate::rpc::stopping::Stopping;
 use connection::Admitted;
 use handshake::Side;
@@ -79,10 +78,6 @@ pub const PEER_CONNECTIONS_MAX: usize = 2_000;
 
 /// A message of health or reflection is not larger.
 const SMALL_MESSAGE_BYTES_MAX: usize = 16 * 1024;
-
-/// How often answers are looked for that nobody takes: an eighth of their time, within these.
-const UNTAKEN_EVERY_MIN: Duration = Duration::from_millis(20);
-const UNTAKEN_EVERY_MAX: Duration = Duration::from_secs(1);
 
 /// How long cut-off connections get to go away.
 const CUT_OFF: Duration = Duration::from_secs(1);
@@ -242,9 +237,12 @@ impl Server {
             .serve_with_incoming_shutdown(routes.prepare(), connections, async move {
                 accepting.stopped().await;
             });
+        let accounts = self.accounts.clone();
         let mut serving = pin!(async {
-            let (clients, peers) = tokio::join!(clients, peers);
-            clients.and(peers)
+            tokio::select! {
+                (clients, peers) = async { tokio::join!(clients, peers) } => clients.and(peers),
+                never = accounts.keep_within_limits() => match never {},
+            }
         });
 
         tokio::select! {
@@ -255,7 +253,6 @@ impl Server {
                 return Ok(Stopped::Clean);
             }
             never = health.follow(&self.engine) => match never {},
-            never = end_untaken(&self.accounts, limits.answer_max()) => match never {},
         }
 
         tracing::info!(grace = ?self.grace, "stopping");
@@ -379,15 +376,6 @@ impl Server {
         let rpc = LockServiceRpc::new(self.engine.clone(), stopping, ids, self.peers.clone());
         LockServiceServer::new(rpc.with_access(self.check.clone()))
             .max_decoding_message_size(self.engine.limits().message_bytes_max)
-    }
-}
-
-/// Ends answers that nobody takes, for ever.
-async fn end_untaken(accounts: &Accounts, answer_max: Duration) -> Infallible {
-    let every = (answer_max / 8).clamp(UNTAKEN_EVERY_MIN, UNTAKEN_EVERY_MAX);
-    loop {
-        sleep(every).await;
-        accounts.end_untaken(Instant::now());
     }
 }
 

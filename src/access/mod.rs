@@ -10,9 +10,10 @@ mod rules;
 mod tokens;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use fermata_files::{ReadError, SMALL_FILE_BYTES_MAX, read_regular};
+use parking_lot::RwLock;
 use tokio::sync::watch;
 
 pub use login::{Login, LoginRefused, Origin, machine};
@@ -150,7 +151,7 @@ impl Access {
 
     /// The policy now.
     pub fn policy(&self) -> Arc<Policy> {
-        Arc::clone(&self.0.policy.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.policy.read())
     }
 
     /// From now on this one counts, for calls on open streams as well.
@@ -177,8 +178,7 @@ impl Access {
     }
 
     fn change(&self, change: impl FnOnce(&Policy) -> Policy) {
-        let policy = self.0.policy.write();
-        let mut policy = policy.unwrap_or_else(PoisonError::into_inner);
+        let mut policy = self.0.policy.write();
         *policy = Arc::new(change(&policy));
         drop(policy);
         self.0.replaced.send_replace(());

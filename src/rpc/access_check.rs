@@ -5,11 +5,11 @@
 //! were checked there.
 
 use std::sync::Arc;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
@@ -237,7 +237,7 @@ fn beginning(path: &str) -> &str {
 }
 
 /// Whether everybody may call this path.
-pub(super) fn is_open(path: &str) -> bool {
+fn is_open(path: &str) -> bool {
     path.starts_with(OPEN)
 }
 
@@ -255,13 +255,9 @@ impl Refusals {
         }
     }
 
-    fn lately(&self) -> MutexGuard<'_, RefusedLately> {
-        self.lately.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// How many were left out since one was written; `None` where this one, of `who`, is left out as well.
     fn are_to_be_written(&self, who: &str) -> Option<u64> {
-        let mut lately = self.lately();
+        let mut lately = self.lately.lock();
         let now = Instant::now();
         if now.duration_since(lately.since) >= SECOND {
             lately.since = now;
@@ -286,7 +282,7 @@ impl Refusals {
         runtime.spawn(async move {
             sleep(SECOND).await;
             let left_out = {
-                let mut lately = refusals.lately();
+                let mut lately = refusals.lately.lock();
                 lately.is_awaited = false;
                 std::mem::take(&mut lately.left_out)
             };
@@ -406,7 +402,7 @@ mod tests {
         // Of the other kind there is as much room.
         assert_eq!(check.logins.are_to_be_written("one"), Some(0));
         // What nobody said since is said by itself.
-        let left_out = || check.calls.lately().left_out;
+        let left_out = || check.calls.lately.lock().left_out;
         assert_eq!(left_out(), 42);
         tokio::time::sleep(2 * SECOND).await;
         assert_eq!(left_out(), 0);

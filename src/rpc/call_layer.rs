@@ -17,7 +17,6 @@ use tracing::Instrument;
 use tracing::field::Empty;
 
 use super::AccessCheck;
-use super::access_check;
 use super::budget::{Account, AnswerBody, AnswerForm, Arrival, ConnectionInfo, ReceivedBody};
 use super::deadline::Deadline;
 use super::listing_turns::ListingTurns;
@@ -82,7 +81,7 @@ impl CallLayer {
             _ => return None,
         };
         let again_after = self.engine.as_ref()?.is_overloaded(begins)?;
-        Some(status::overloaded(again_after))
+        Some(status::overloaded(again_after).into_http())
     }
 
     /// For callers who are known to this only.
@@ -134,22 +133,14 @@ where
         match self.layer.check.login(path, request.headers(), caller) {
             Ok(login) => drop(request.extensions_mut().insert(login)),
             Err(refused) => {
-                return Box::pin(refuse(
-                    request,
-                    account.cloned(),
-                    false,
-                    refused.into_http(),
-                ));
+                return Box::pin(refuse(request, account.cloned(), refused.into_http()));
             }
         }
         if let Some(overloaded) = self.layer.overloaded(request.uri().path()) {
-            return Box::pin(refuse(request, account.cloned(), true, overloaded));
+            return Box::pin(refuse(request, account.cloned(), overloaded));
         }
         let path = request.uri().path();
-        let open = account.map(|account| {
-            let keeps_in_use = !access_check::is_open(path);
-            account.begin(bytes_of(request.headers()), keeps_in_use)
-        });
+        let open = account.map(|account| account.begin(bytes_of(request.headers())));
         let ours = path.starts_with(OURS);
         let writes = ours && may_write(path);
         let span = span_of(path);
@@ -176,7 +167,7 @@ where
             let _turn = match &open {
                 // A listing has a turn of its own.
                 Some(open) if answers.form == AnswerForm::Read && !answers.is_listing => {
-                    match timeout_at(answer_by, open.account().read_turn()).await {
+                    match timeout_at(answer_by, open.account().read_turn(answers.has_lock)).await {
                         Ok(turn) => turn,
                         Err(_elapsed) => return Ok(status::no_room().into_http()),
                     }
@@ -227,15 +218,12 @@ fn is_stream_in(path: &str) -> bool {
 async fn refuse<E>(
     request: Request<Body>,
     account: Option<Arc<Account>>,
-    keeps_in_use: bool,
     refused: Response<Body>,
 ) -> Result<Response<Body>, E> {
     let is_stream = is_stream_in(request.uri().path());
     // It counts as any other for as long as it is here.
     let header_bytes = bytes_of(request.headers());
-    let _call = account
-        .as_ref()
-        .map(|account| account.begin(header_bytes, keeps_in_use));
+    let _call = account.as_ref().map(|account| account.begin(header_bytes));
     let mut body = request.into_body();
     let read_out = async { while let Some(Ok(_)) = body.frame().await {} };
     if !is_stream {
@@ -258,6 +246,8 @@ struct AnswerKind {
     form: AnswerForm,
     /// It may go over all that there is.
     is_listing: bool,
+    /// It reads under a lock.
+    has_lock: bool,
 }
 
 impl AnswerKind {
@@ -282,7 +272,11 @@ impl AnswerKind {
             _ if is_stream_in(path) => AnswerForm::Always,
             _ => AnswerForm::Done,
         };
-        AnswerKind { form, is_listing }
+        AnswerKind {
+            form,
+            is_listing,
+            has_lock: method == "CriticalGet",
+        }
     }
 }
 

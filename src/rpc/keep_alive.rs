@@ -9,10 +9,11 @@
 //! renewals it carried, and tells at its end.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use fermata_proto::{EndReason, KeepAliveRequest, KeepAliveResponse};
 use futures_util::{Stream, StreamExt, stream};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Status, Streaming};
 
@@ -85,10 +86,6 @@ impl Connected {
         }
     }
 
-    fn sessions(&self) -> MutexGuard<'_, Remembered> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether the stream itself ends: its replica stops, or its deadline is there.
     fn is_ending(&self, context: &CallContext) -> bool {
         let deadline = context.deadline.answer_by();
@@ -105,7 +102,7 @@ impl Connected {
         let renewal = KeepAlive::parse(ask, context)?;
         self.router.access().still_knows(&context.login)?;
         if let Some(session) = renewal.session() {
-            self.sessions().note(session);
+            self.sessions.lock().note(session);
         }
         let answer = match self.router.make(&renewal, context, answer_by).await {
             Ok(served) => served.answer,
@@ -118,7 +115,7 @@ impl Connected {
         if let Some(session) = renewal.session()
             && answer.disconnect_grace.is_none()
         {
-            self.sessions().forget(&session);
+            self.sessions.lock().forget(&session);
         }
         Ok(answer)
     }
@@ -130,7 +127,7 @@ impl Drop for Connected {
         if self.stopping.is_stopped() {
             return;
         }
-        let sessions = std::mem::take(&mut self.sessions().sessions);
+        let sessions = std::mem::take(&mut self.sessions.lock().sessions);
         for session in sessions.into_keys() {
             self.router.disconnected(session);
         }

@@ -15,7 +15,7 @@ use futures_util::future::{join, join_all, ready};
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
-use super::budget::wide;
+use super::budget::{ChargeKind, wide};
 use super::calls::{AcquireLock, CallContext, UnaryCall as _};
 use super::deadline::{by, later};
 use super::part_limit::{Part, PartLimit};
@@ -45,7 +45,8 @@ pub async fn renew(
     let lock_refs = ask.lock_refs;
     parse::lock_refs(&lock_refs, &context.limits)?;
     let connection = context.connection.as_ref();
-    let _kept = connection.map(|connection| connection.keep(wide(lock_refs.len()) * ASKED_BYTES));
+    let _kept = connection
+        .map(|connection| connection.charge(ChargeKind::Call, wide(lock_refs.len()) * ASKED_BYTES));
     let soon = later(Instant::now(), ANSWER_WITHIN);
     let renewals = Renewals {
         router,
@@ -164,7 +165,7 @@ impl Renewals<'_> {
             return Err(status::outcome_unknown());
         }
         let connection = self.context.connection.as_ref();
-        let _kept = connection.map(|connection| connection.keep(PART_BYTES));
+        let _kept = connection.map(|connection| connection.charge(ChargeKind::Call, PART_BYTES));
         let made = self.router.make_part(call, self.context, self.answer_by);
         let served = by(self.answer_by, made).await?;
         Ok(served.answer)

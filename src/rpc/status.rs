@@ -6,12 +6,10 @@
 //! google.rpc.QuotaFailure, and what may be repeated google.rpc.RetryInfo.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use bytes::Bytes;
 use fermata_proto::{self as proto, DOMAIN};
-use tonic::body::Body;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 use tonic_types::{
@@ -23,27 +21,20 @@ use crate::access::{LoginRefused, Scope, Verbs};
 use crate::engine::EngineError;
 use crate::lock::{EndReason, EndedAs};
 
-/// When to repeat a call whose outcome is unknown: at once, but not in a tight loop.
-const RETRY_UNKNOWN: Duration = Duration::from_millis(50);
+/// When to repeat a call at once, but not in a tight loop: its outcome is unknown, or another replica serves it.
+const RETRY_SOON: Duration = Duration::from_millis(50);
 /// When to repeat a call that the store could not serve.
 const RETRY_STORE: Duration = Duration::from_millis(250);
-/// When to repeat a call on another replica.
-const RETRY_ELSEWHERE: Duration = Duration::from_millis(50);
 /// When to repeat a call that met a limit.
 const RETRY_LIMIT: Duration = Duration::from_secs(1);
 
-/// In what the library says of a message that it cannot read.
-const UNREADABLE: [&str; 5] = [
-    "a second message",
+/// Words of the library about a message that it cannot read.
+const UNREADABLE: [&str; 4] = [
     "Missing request message",
     "Unexpected EOF decoding stream",
     "invalid compression flag",
     "compressed-flag",
 ];
-
-/// What is said of overload: so long, or a multiple of it.
-const AGAIN_STEP: Duration = Duration::from_millis(100);
-const AGAIN_STEPS: usize = 20;
 
 /// A status under construction: the code, the words, and the reason for programs.
 struct StatusBuilder {
@@ -68,6 +59,24 @@ impl StatusBuilder {
     fn with(mut self, name: &str, value: impl ToString) -> StatusBuilder {
         self.metadata.insert(name.to_owned(), value.to_string());
         self
+    }
+
+    /// What became of the call is not known.
+    fn unknown(words: &str) -> StatusBuilder {
+        StatusBuilder::new(Code::Unavailable, words, "OUTCOME_UNKNOWN").retry_after(RETRY_SOON)
+    }
+
+    /// What became of the value that the call writes is not known.
+    fn write_unknown(self) -> StatusBuilder {
+        self.with("write", "unknown")
+    }
+
+    /// A limit without a setting was met.
+    fn limit(words: impl Into<String>, limit: &str, max: usize) -> StatusBuilder {
+        StatusBuilder::new(Code::ResourceExhausted, words, "LIMIT_REACHED")
+            .with("limit", limit)
+            .with("max", max)
+            .retry_after(RETRY_LIMIT)
     }
 
     fn retry_after(mut self, delay: Duration) -> StatusBuilder {
@@ -102,36 +111,23 @@ impl StatusBuilder {
 /// What the engine answered instead of doing what it was asked.
 pub fn of_engine(error: &EngineError) -> Status {
     let words = error.to_string();
+    let failed = |words, reason| StatusBuilder::new(Code::FailedPrecondition, words, reason);
     match error {
         EngineError::UnknownTable(table) => {
             StatusBuilder::new(Code::NotFound, words, "UNKNOWN_TABLE").with("table", table)
         }
         EngineError::NeverIssued => StatusBuilder::new(Code::NotFound, words, "NEVER_ISSUED"),
         EngineError::Ended(ended) => ended_status(ended, words),
-        EngineError::EndedDuringWrite(ended) => ended_status(ended, words).with("write", "unknown"),
-        EngineError::SessionEnded => StatusBuilder::new(
-            Code::FailedPrecondition,
-            words,
-            end_name(proto::EndReason::SessionClosed),
-        ),
-        EngineError::GrantSuperseded => {
-            StatusBuilder::new(Code::FailedPrecondition, words, "GRANT_SUPERSEDED")
-        }
-        EngineError::SupersededDuringWrite => {
-            StatusBuilder::new(Code::FailedPrecondition, words, "GRANT_SUPERSEDED")
-                .with("write", "unknown")
-        }
-        EngineError::NoGrant => StatusBuilder::new(Code::FailedPrecondition, words, "NO_GRANT"),
-        EngineError::Releasing => StatusBuilder::new(Code::FailedPrecondition, words, "RELEASING"),
-        EngineError::ReleasingDuringWrite => {
-            StatusBuilder::new(Code::FailedPrecondition, words, "RELEASING")
-                .with("write", "unknown")
-        }
-        EngineError::CallNoNotAbove { given, last } => {
-            StatusBuilder::new(Code::FailedPrecondition, words, "CALL_NO_NOT_ABOVE")
-                .with("given", given)
-                .with("last", last)
-        }
+        EngineError::EndedDuringWrite(ended) => ended_status(ended, words).write_unknown(),
+        EngineError::SessionEnded => failed(words, end_name(proto::EndReason::SessionClosed)),
+        EngineError::GrantSuperseded => failed(words, "GRANT_SUPERSEDED"),
+        EngineError::SupersededDuringWrite => failed(words, "GRANT_SUPERSEDED").write_unknown(),
+        EngineError::NoGrant => failed(words, "NO_GRANT"),
+        EngineError::Releasing => failed(words, "RELEASING"),
+        EngineError::ReleasingDuringWrite => failed(words, "RELEASING").write_unknown(),
+        EngineError::CallNoNotAbove { given, last } => failed(words, "CALL_NO_NOT_ABOVE")
+            .with("given", given)
+            .with("last", last),
         EngineError::RequestMismatch { field } => {
             StatusBuilder::new(Code::InvalidArgument, words, "REQUEST_MISMATCH").violation(*field)
         }
@@ -168,14 +164,14 @@ pub fn of_engine(error: &EngineError) -> Status {
         }
         EngineError::WriteUnknown(_) => {
             StatusBuilder::new(Code::Unavailable, words, "OUTCOME_UNKNOWN")
-                .with("write", "unknown")
+                .write_unknown()
                 .retry_after(RETRY_STORE)
         }
         EngineError::Elsewhere { .. } => {
-            StatusBuilder::new(Code::Unavailable, words, "ELSEWHERE").retry_after(RETRY_ELSEWHERE)
+            StatusBuilder::new(Code::Unavailable, words, "ELSEWHERE").retry_after(RETRY_SOON)
         }
         EngineError::Stopping => {
-            StatusBuilder::new(Code::Unavailable, words, "STOPPING").retry_after(RETRY_ELSEWHERE)
+            StatusBuilder::new(Code::Unavailable, words, "STOPPING").retry_after(RETRY_SOON)
         }
     }
     .status()
@@ -240,7 +236,7 @@ pub fn of_login(why: LoginRefused) -> Status {
 pub fn login_ended(why: LoginRefused) -> Status {
     let words = format!("{why}: repeat the call, on a stream that begins anew");
     StatusBuilder::new(Code::Unavailable, words, "LOGIN_ENDED")
-        .retry_after(RETRY_ELSEWHERE)
+        .retry_after(RETRY_SOON)
         .status()
 }
 
@@ -329,37 +325,28 @@ pub fn lock_error(status: &Status) -> proto::LockError {
 
 /// The deadline is there and the outcome is not known.
 pub fn outcome_unknown() -> Status {
-    StatusBuilder::new(
-        Code::Unavailable,
+    StatusBuilder::unknown(
         "the deadline passed before the outcome was known; the call can be repeated safely (a create with the same \
          request_id)",
-        "OUTCOME_UNKNOWN",
     )
-    .retry_after(RETRY_UNKNOWN)
     .status()
 }
 
-/// A replica that was asked did not answer, and another one could not do it instead.
+/// A replica that was asked did not answer, and no other one could do it.
 pub fn not_heard() -> Status {
-    StatusBuilder::new(
-        Code::Unavailable,
+    StatusBuilder::unknown(
         "the replica that was asked gave no answer, and may have done it; the call can be repeated safely (a create with \
          the same request_id)",
-        "OUTCOME_UNKNOWN",
     )
-    .retry_after(RETRY_UNKNOWN)
     .status()
 }
 
 /// As [`outcome_unknown`], of a call that writes.
 pub fn late_write() -> Status {
-    StatusBuilder::new(
-        Code::Unavailable,
+    StatusBuilder::unknown(
         "the deadline passed before it was known whether the value was written; write it again before reading",
-        "OUTCOME_UNKNOWN",
     )
-    .with("write", "unknown")
-    .retry_after(RETRY_UNKNOWN)
+    .write_unknown()
     .status()
 }
 
@@ -373,14 +360,11 @@ pub fn late(writes: bool) -> Status {
 
 /// A write was passed on to the replica that has the lockRef, and nothing came back.
 pub fn write_unknown() -> Status {
-    StatusBuilder::new(
-        Code::Unavailable,
+    StatusBuilder::unknown(
         "the home of this lockRef did not answer, so it is not known whether the value was written; write it again \
          before reading",
-        "OUTCOME_UNKNOWN",
     )
-    .with("write", "unknown")
-    .retry_after(RETRY_UNKNOWN)
+    .write_unknown()
     .status()
 }
 
@@ -391,7 +375,7 @@ pub fn unsettled() -> Status {
         "the replicas do not agree yet on the home; repeat the call",
         "ELSEWHERE",
     )
-    .retry_after(RETRY_ELSEWHERE)
+    .retry_after(RETRY_SOON)
     .status()
 }
 
@@ -413,7 +397,7 @@ pub fn message_late() -> Status {
          done",
         "MESSAGE_LATE",
     )
-    .retry_after(RETRY_UNKNOWN)
+    .retry_after(RETRY_SOON)
     .status()
 }
 
@@ -450,35 +434,23 @@ pub fn given_up_begun(writes: bool) -> Status {
         "GIVEN_UP",
     );
     match writes {
-        true => given_up.with("write", "unknown").status(),
+        true => given_up.write_unknown().status(),
         false => given_up.status(),
     }
 }
 
 /// Too many calls of one Pipeline wait for locks.
 pub fn too_many_waits(max: usize) -> Status {
-    StatusBuilder::new(
-        Code::ResourceExhausted,
-        format!("{max} calls of this Pipeline wait for a lock already; wait by an AcquireLock of its own"),
-        "LIMIT_REACHED",
-    )
-    .with("limit", "waits of a Pipeline")
-    .with("max", max)
-    .retry_after(RETRY_LIMIT)
-    .status()
+    let words = format!(
+        "{max} calls of this Pipeline wait for a lock already; wait by an AcquireLock of its own"
+    );
+    StatusBuilder::limit(words, "waits of a Pipeline", max).status()
 }
 
 /// A backup is being made.
 pub fn one_backup() -> Status {
-    StatusBuilder::new(
-        Code::ResourceExhausted,
-        "a backup is being made already; take one after the other",
-        "LIMIT_REACHED",
-    )
-    .with("limit", "backups at once")
-    .with("max", 1)
-    .retry_after(RETRY_LIMIT)
-    .status()
+    let words = "a backup is being made already; take one after the other";
+    StatusBuilder::limit(words, "backups at once", 1).status()
 }
 
 /// The store makes no backups.
@@ -491,29 +463,17 @@ pub fn no_backups() -> Status {
     .status()
 }
 
-/// The refusal of a call for which there is too much in flight: the same as of the engine, made once for each of some spans, for
-/// it is made often where it is made at all.
-pub fn overloaded(again_after: Duration) -> http::Response<Body> {
-    static MADE: [OnceLock<http::HeaderMap>; AGAIN_STEPS] =
-        [const { OnceLock::new() }; AGAIN_STEPS];
-    let step = (again_after.as_millis() / AGAIN_STEP.as_millis()).clamp(1, AGAIN_STEPS as u128);
-    let step = usize::try_from(step).unwrap_or(AGAIN_STEPS);
-    let made = MADE[step - 1].get_or_init(|| {
-        let again_after = AGAIN_STEP * u32::try_from(step).unwrap_or(u32::MAX);
-        let status = of_engine(&EngineError::Overloaded { again_after });
-        status.into_http::<()>().into_parts().0.headers
-    });
-    let mut response = http::Response::new(Body::empty());
-    *response.headers_mut() = made.clone();
-    response
+/// A call is refused because too much is in flight.
+pub fn overloaded(again_after: Duration) -> Status {
+    of_engine(&EngineError::Overloaded { again_after })
 }
 
-/// The connection of a call holds as much as it may, and nothing was done.
+/// The connection of a call has no room for its message or answer. Nothing was done.
 pub fn no_room() -> Status {
     StatusBuilder::new(
         Code::ResourceExhausted,
-        "messages and answers on this connection that were not taken yet hold limits.connection_bytes_max; nothing was done: \
-         take the answers, or ask for less at once",
+        "messages and unread answers of this connection hold limits.connection_bytes_max; nothing was done: read the \
+         answers, or send less at once",
         "LIMIT_REACHED",
     )
     .with("limit", "limits.connection_bytes_max")
@@ -522,29 +482,22 @@ pub fn no_room() -> Status {
     .status()
 }
 
-/// The same where something was done, which the answer would have said.
+/// The connection of a call has no room for its answer, and something was done.
 pub fn answer_lost() -> Status {
-    StatusBuilder::new(
-        Code::Unavailable,
-        "answers on this connection that were not taken yet hold limits.connection_bytes_max, so there is no room for the \
-         answer of this call; take them, and repeat the call (a create with the same request_id)",
-        "OUTCOME_UNKNOWN",
+    StatusBuilder::unknown(
+        "unread answers of this connection hold limits.connection_bytes_max, so there is no room for the answer of this \
+         call; read them, and repeat the call (a create with the same request_id)",
     )
     .with("limit", "limits.connection_bytes_max")
     .retry_after(RETRY_LIMIT)
     .status()
 }
 
-/// Nobody took an answer.
-pub fn untaken() -> Status {
-    StatusBuilder::new(
-        Code::Unavailable,
-        "nothing of this answer was taken within limits.answer_max_ms",
-        "OUTCOME_UNKNOWN",
-    )
-    .with("limit", "limits.answer_max_ms")
-    .retry_after(RETRY_UNKNOWN)
-    .status()
+/// A call that takes one message got more.
+pub fn second_message() -> Status {
+    let words = "the message cannot be read: this call takes one message, and got a second one";
+    let malformed = StatusBuilder::new(Code::InvalidArgument, words, "MALFORMED");
+    malformed.violation("").status()
 }
 
 /// A status that tonic made before any handler of ours saw the request, in the terms of the contract.

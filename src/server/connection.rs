@@ -60,7 +60,7 @@ pub(super) fn counted<IO: Connected, E>(
                 Err(error) => return Some(Err(error)),
             };
             let who = ShareOf::of(origin(&io).as_ref());
-            if let Some(counted) = accounts.admit(who).await {
+            if let Some(counted) = accounts.admit(who) {
                 return Some(Ok(Admitted { io, counted }));
             }
             let what =

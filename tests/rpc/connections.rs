@@ -6,7 +6,7 @@ use std::time::Duration;
 use fermata::clock::SystemIds;
 use fermata::limits::Limits;
 use fermata::server::{Server, Stopped};
-use fermata_proto::{GetRequest, ReleaseLockRequest, WatchLockRequest};
+use fermata_proto::{ReleaseLockRequest, WatchLockRequest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt;
@@ -107,40 +107,6 @@ async fn idle_connections_make_room_for_a_newcomer_and_those_in_use_do_not() {
         watch.next().await.unwrap().unwrap();
     }
     drop(silent);
-}
-
-/// Anybody may watch the health of a server; that is no reason to refuse others a connection.
-#[tokio::test]
-async fn who_watches_the_health_makes_room_for_a_newcomer() {
-    let world = World::with(Limits {
-        connections_max: 2,
-        ..Limits::default()
-    })
-    .await;
-    let mut watches = Vec::new();
-    for _ in 0..2 {
-        let mut health = HealthClient::new(world.channel().await);
-        let mut watch = health.watch(of("")).await.unwrap().into_inner();
-        watch.next().await.unwrap().unwrap();
-        watches.push((health, watch));
-    }
-    let served = async {
-        loop {
-            if let Ok(channel) = world.try_channel().await
-                && Client::new(channel)
-                    .get(GetRequest::default())
-                    .await
-                    .is_err_and(
-                        // It got through: the field that is missing is named.
-                        |status| status.code() == tonic::Code::InvalidArgument,
-                    )
-            {
-                return;
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(Duration::from_secs(30), served).await.unwrap();
 }
 
 #[tokio::test]

@@ -11,7 +11,6 @@ use fermata::clock::{Clock, SystemClock, SystemIds};
 use fermata::engine::{Engine, EngineOptions, Packing, Presence};
 use fermata::limits::Limits;
 use fermata::lock::TableName;
-use fermata::rpc::peer_service::PeerRpc;
 use fermata::rpc::peer_proto::peer_server::{Peer, PeerServer};
 use fermata::rpc::peer_proto::{
     DescribeActivityRequest, DescribeActivityResponse, DescribeKeyRequest, DescribeKeyResponse,
@@ -19,6 +18,7 @@ use fermata::rpc::peer_proto::{
     HintRequest, HintResponse, ListKeysRequest, ListKeysResponse, Method, RenewSessionRequest,
     RenewSessionResponse,
 };
+use fermata::rpc::peer_service::PeerRpc;
 use fermata::rpc::stopping::{Stop, Stopping};
 use fermata::server::{Server, bind};
 use fermata_proto::lock_admin_client::LockAdminClient;

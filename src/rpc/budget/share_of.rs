@@ -1,9 +1,7 @@
-//! ShareOf is at the other end of a connection, as far as shares go: clients of one address share what there is.
+//! Whose share a connection counts to: that of its address, or of its Unix user.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use super::Account;
 use crate::access::{Origin, machine};
 
 /// One who has a share.
@@ -13,12 +11,12 @@ pub enum ShareOf {
     Address(IpAddr),
     /// A user at the other end of a Unix socket.
     UnixUser(u32),
-    /// All of whom nothing is known.
+    /// All connections of unknown origin.
     Unknown,
 }
 
 impl ShareOf {
-    /// By where a connection comes from.
+    /// By the origin of a connection.
     pub fn of(origin: Option<&Origin>) -> ShareOf {
         let address = origin.and_then(|origin| origin.address);
         let user = origin.and_then(|origin| origin.unix_user);
@@ -28,13 +26,4 @@ impl ShareOf {
             (None, None) => ShareOf::Unknown,
         }
     }
-}
-
-/// What each call knows of the connection that it came on.
-#[derive(Clone)]
-pub struct ConnectionInfo {
-    /// What it holds.
-    pub account: Arc<Account>,
-    /// Where it comes from, where that is known.
-    pub origin: Option<Origin>,
 }

@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use fermata_proto::{AcquireLockResponse, RenewLocksRequest, ReplicaActivity, WatchLockRequest};
+use parking_lot::Mutex;
 use prost::Message;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
@@ -21,6 +22,10 @@ use super::outcome::{elsewhere, unable};
 use super::{
     Dial, ForwardOutcome, PeerSecret, PeerTls, connect, id_bytes, message_bytes_max, session_ids,
 };
+use crate::engine::{EngineError, KeyHome, Peer, PeerError, Peers, Renewed};
+use crate::limits::Limits;
+use crate::lock::{KeyId, ReplicaId, SessionId};
+use crate::rpc::calls::{CallContext, Served, UnaryCall};
 use crate::rpc::peer_proto::hint_request::What;
 use crate::rpc::peer_proto::peer_client::PeerClient as Client;
 use crate::rpc::peer_proto::{
@@ -29,10 +34,6 @@ use crate::rpc::peer_proto::{
     Refusal, RenewSessionRequest, RenewSessionResponse, forward_response, forward_watch_response,
     renew_session_response,
 };
-use crate::engine::{EngineError, KeyHome, Peer, PeerError, Peers, Renewed};
-use crate::limits::Limits;
-use crate::lock::{KeyId, ReplicaId, SessionId};
-use crate::rpc::calls::{CallContext, Served, UnaryCall};
 
 /// A replica that is cut off or paused is noticed by the others, whoever called, after this …
 pub const PING_EVERY: Duration = Duration::from_secs(1);
@@ -231,7 +232,7 @@ impl PeerClient {
     }
 
     pub(super) fn client(&self, to: &Peer, waits: bool) -> Result<Client<Channel>, String> {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut links = self.links.lock();
         let now = Instant::now();
         if let Some(link) = links.get_mut(&to.id)
             && link.address == to.peer_address
@@ -374,7 +375,7 @@ impl PeerClient {
     }
 
     fn avoid(&self, to: &Peer) {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut links = self.links.lock();
         if let Some(link) = links.get_mut(&to.id) {
             link.avoid_until = Some(Instant::now() + AVOID);
         }

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use fermata_tls::{self as tls, FileError};
+use parking_lot::RwLock;
 use rustls::pki_types::ServerName;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ServerConfig};
@@ -64,12 +65,11 @@ impl PeerTls {
     pub fn read_again(&self) -> Result<impl FnOnce() + Send + use<>, FileError> {
         let read = InForce::read(&self.files)?;
         let in_force = Arc::clone(&self.in_force);
-        Ok(move || *in_force.write().unwrap_or_else(PoisonError::into_inner) = read)
+        Ok(move || *in_force.write() = read)
     }
 
     fn in_force(&self) -> InForce {
-        let in_force = self.in_force.read();
-        in_force.unwrap_or_else(PoisonError::into_inner).clone()
+        self.in_force.read().clone()
     }
 
     /// For the next handshake with another replica that calls.

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::engine::Presence;
 use crate::lock::{KeyId, ReplicaId, SessionId};
@@ -49,7 +50,7 @@ impl Homes {
         if !self.any.load(Ordering::Relaxed) {
             return None;
         }
-        let homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
+        let homes = self.homes.lock();
         homes.get(&name(target)).copied()
     }
 
@@ -65,7 +66,7 @@ impl Homes {
             return;
         }
         let name = name(target);
-        let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut homes = self.homes.lock();
         if is_ranked {
             homes.remove(&name);
         } else {

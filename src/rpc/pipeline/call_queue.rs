@@ -1,4 +1,4 @@
-//! Calls that were read and not begun, for want of room.
+//! Calls that were read and wait for room to be begun.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -8,25 +8,22 @@ use fermata_proto::pipeline_call::Call;
 use prost::Message as _;
 use tokio::time::Instant;
 
-/// Where both wait, one of so many that are begun begins something.
-const IN_TURN: usize = 4;
-
-/// Values up to this are copied out of the buffer that they were received in, which may be many times as large; so are
-/// larger ones of which it is more than twice the size.
+/// Values up to this are copied out of their receive buffer, which may be many times as large. A larger one is copied if the
+/// buffer is more than twice its size.
 const COPIED_BYTES: usize = 64 * 1024;
 
-/// What a call waits for room with: others of its kind.
+/// The kinds of calls. Calls of one kind wait for the same room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// It keeps a session or locks alive, and is answered soon.
     Renewal,
-    /// It answers with a value, which may be large, under a lock that is held.
+    /// It reads a value, which may be large, under a lock.
     Read,
-    /// So does this, without one or before there is one: it hangs in nobody's way who has a lock.
+    /// It reads a value without a lock, or before it has one: it holds up no holder.
     Unlocked,
     /// It begins something: an entry, or a session.
     Begins,
-    /// It is of who holds or waits for a lock.
+    /// Any other call of a holder or waiter.
     Other,
 }
 
@@ -38,7 +35,7 @@ impl Kind {
             Some(Call::Get(_)) => Kind::Unlocked,
             Some(Call::CreateLockRef(ask)) if ask.read_value => Kind::Unlocked,
             Some(Call::CreateLockRef(_) | Call::OpenSession(_)) => Kind::Begins,
-            // One that waits for a lock may do so for an hour, and reads nothing until then.
+            // A wait may last for an hour, and reads nothing until its end.
             Some(Call::AcquireLock(ask)) if ask.read_value && !waits(call) => Kind::Read,
             _ => Kind::Other,
         }
@@ -91,23 +88,16 @@ pub(super) struct Waiting {
     pub bytes: usize,
 }
 
-/// Those of one stream, each kind in the order in which they came.
+/// The waiting calls of one stream: renewals go first, then holders and waiters, then what begins something or reads without a
+/// lock. Each of the three keeps the order of arrival.
 #[derive(Debug, Default)]
-pub(super) struct Unbegun {
-    renewals: VecDeque<(u64, Waiting)>,
-    reads: VecDeque<(u64, Waiting)>,
-    unlocked: VecDeque<(u64, Waiting)>,
-    begins: VecDeque<(u64, Waiting)>,
-    others: VecDeque<(u64, Waiting)>,
-    /// How many of who has a lock were begun since another one was that could have been.
-    in_turn: usize,
+pub(super) struct CallQueue {
+    queues: [VecDeque<Waiting>; 3],
     ids: HashSet<u64>,
     bytes: usize,
-    /// How many came so far.
-    came: u64,
 }
 
-impl Unbegun {
+impl CallQueue {
     pub fn len(&self) -> usize {
         self.ids.len()
     }
@@ -124,79 +114,42 @@ impl Unbegun {
         self.ids.contains(&call_id)
     }
 
-    /// One more, whose number none of the others has.
+    /// One more, with a call_id that no other one has.
     pub fn push(&mut self, call: PipelineCall, received: Instant) {
-        let bytes = call.encoded_len();
+        let (kind, bytes) = (Kind::of(&call), call.encoded_len());
         self.ids.insert(call.call_id);
         self.bytes += bytes;
-        self.came += 1;
-        let waiting = Waiting {
-            kind: Kind::of(&call),
+        let [renewals, holders, beginnings] = &mut self.queues;
+        let queue = match kind {
+            Kind::Renewal => renewals,
+            Kind::Read | Kind::Other => holders,
+            Kind::Unlocked | Kind::Begins => beginnings,
+        };
+        queue.push_back(Waiting {
             call,
+            kind,
             received,
             bytes,
-        };
-        let came = self.came;
-        self.queue(waiting.kind).push_back((came, waiting));
+        });
     }
 
-    fn queue(&mut self, kind: Kind) -> &mut VecDeque<(u64, Waiting)> {
-        match kind {
-            Kind::Renewal => &mut self.renewals,
-            Kind::Read => &mut self.reads,
-            Kind::Unlocked => &mut self.unlocked,
-            Kind::Begins => &mut self.begins,
-            Kind::Other => &mut self.others,
-        }
-    }
-
-    /// The next one of which there is room for its kind: a renewal, else one of who holds or waits for a lock, else the one that
-    /// came first. Of so many in a row one is of those that begin something: their turn comes as well.
+    /// The next call of a kind that has room.
     pub fn next(&mut self, has_room: impl Fn(Kind) -> bool) -> Option<Waiting> {
-        let first = |queue: &VecDeque<(u64, Waiting)>, kind| match queue.front() {
-            Some((came, _)) if has_room(kind) => Some((*came, kind)),
-            _ => None,
-        };
-        let earlier = |one: Option<(u64, Kind)>, other: Option<(u64, Kind)>| {
-            let both = one.into_iter().chain(other);
-            both.min_by_key(|(came, _)| *came)
-        };
-        let holds = earlier(
-            first(&self.reads, Kind::Read),
-            first(&self.others, Kind::Other),
-        );
-        let begins = earlier(
-            first(&self.unlocked, Kind::Unlocked),
-            first(&self.begins, Kind::Begins),
-        );
-        let renewal = first(&self.renewals, Kind::Renewal);
-        let next = match (holds, begins) {
-            _ if renewal.is_some() => renewal,
-            (Some(_), Some(_)) if self.in_turn + 1 >= IN_TURN => begins,
-            (Some(_), _) => holds,
-            (None, _) => begins,
-        };
-        if renewal.is_none() {
-            self.in_turn = match next == holds && begins.is_some() {
-                true => self.in_turn + 1,
-                false => 0,
-            };
-        }
-        let next = next.and_then(|(_, kind)| self.queue(kind).pop_front());
-        let next = next.map(|(_, waiting)| waiting);
-        if let Some(waiting) = &next {
-            self.ids.remove(&waiting.call.call_id);
-            self.bytes -= waiting.bytes;
-        }
-        next
+        let next = self.queues.iter_mut().find_map(|queue| {
+            let at = queue.iter().position(|waiting| has_room(waiting.kind))?;
+            queue.remove(at)
+        })?;
+        self.ids.remove(&next.call.call_id);
+        self.bytes -= next.bytes;
+        Some(next)
     }
 
-    /// Takes out those that came before this, and do not wait for a lock for as long as their caller likes. Their numbers.
+    /// Takes out those that were received before this, except waits for a lock, and returns their call_ids.
     pub fn take_late(&mut self, before: Instant) -> Vec<u64> {
         self.take_out(|waiting| waiting.received < before && !waits(&waiting.call))
     }
 
-    /// Takes one out; whether it was there.
+    /// Takes one out, and says whether it was there.
     pub fn remove(&mut self, call_id: u64) -> bool {
         self.has(call_id)
             && !self
@@ -204,17 +157,11 @@ impl Unbegun {
                 .is_empty()
     }
 
-    /// Takes out those of which this is so. Their numbers.
+    /// Takes out those that match, and returns their call_ids.
     fn take_out(&mut self, goes: impl Fn(&Waiting) -> bool) -> Vec<u64> {
         let mut gone = Vec::new();
-        for queue in [
-            &mut self.renewals,
-            &mut self.reads,
-            &mut self.unlocked,
-            &mut self.begins,
-            &mut self.others,
-        ] {
-            queue.retain(|(_, waiting)| {
+        for queue in &mut self.queues {
+            queue.retain(|waiting| {
                 let goes = goes(waiting);
                 if goes {
                     gone.push(waiting.call.call_id);
@@ -248,34 +195,34 @@ mod tests {
         Call::RenewLocks(RenewLocksRequest::default())
     }
 
-    fn unbegun(calls: impl IntoIterator<Item = Call>) -> Unbegun {
-        let mut unbegun = Unbegun::default();
+    fn queue(calls: impl IntoIterator<Item = Call>) -> CallQueue {
+        let mut queue = CallQueue::default();
         for (call_id, call) in (1..).zip(calls) {
             let call = PipelineCall {
                 call_id,
                 timeout: None,
                 call: Some(call),
             };
-            unbegun.push(call, Instant::now());
+            queue.push(call, Instant::now());
         }
-        unbegun
+        queue
     }
 
-    fn order(unbegun: &mut Unbegun, has_room: impl Fn(Kind) -> bool) -> Vec<u64> {
-        let next = || unbegun.next(&has_room).map(|waiting| waiting.call.call_id);
+    fn order(queue: &mut CallQueue, has_room: impl Fn(Kind) -> bool) -> Vec<u64> {
+        let next = || queue.next(&has_room).map(|waiting| waiting.call.call_id);
         std::iter::from_fn(next).collect()
     }
 
     #[test]
     fn renewals_are_begun_first_and_the_others_as_they_came() {
         let calls = [read(), put(), renewal(), put(), read(), renewal()];
-        let mut unbegun = unbegun(calls);
-        assert_eq!(order(&mut unbegun, |_| true), [3, 6, 1, 2, 4, 5]);
-        assert!(unbegun.is_empty() && unbegun.bytes() == 0);
+        let mut waiting = queue(calls);
+        assert_eq!(order(&mut waiting, |_| true), [3, 6, 1, 2, 4, 5]);
+        assert!(waiting.is_empty() && waiting.bytes() == 0);
     }
 
     #[test]
-    fn who_has_a_lock_goes_first_and_others_have_their_turn() {
+    fn holders_go_before_what_begins_something() {
         let create = || Call::CreateLockRef(CreateLockRefRequest::default());
         let get = || Call::Get(GetRequest::default());
         let calls = [
@@ -288,28 +235,28 @@ mod tests {
             put(),
             put(),
         ];
-        let mut unbegun = unbegun(calls);
-        assert_eq!(order(&mut unbegun, |_| true), [4, 5, 6, 1, 7, 8, 2, 3]);
+        let mut waiting = queue(calls);
+        assert_eq!(order(&mut waiting, |_| true), [4, 5, 6, 7, 8, 1, 2, 3]);
     }
 
     #[test]
     fn what_has_no_room_holds_up_its_own_kind_only() {
-        let mut unbegun = unbegun([read(), put(), read(), put(), renewal()]);
+        let mut waiting = queue([read(), put(), read(), put(), renewal()]);
         let no_reads = |kind| kind != Kind::Read;
-        assert_eq!(order(&mut unbegun, no_reads), [5, 2, 4]);
-        assert_eq!(unbegun.len(), 2);
-        assert_eq!(order(&mut unbegun, |_| true), [1, 3]);
+        assert_eq!(order(&mut waiting, no_reads), [5, 2, 4]);
+        assert_eq!(waiting.len(), 2);
+        assert_eq!(order(&mut waiting, |_| true), [1, 3]);
     }
 
     #[test]
     fn one_that_is_taken_out_is_not_begun() {
-        let mut unbegun = unbegun([read(), put(), renewal()]);
+        let mut waiting = queue([read(), put(), renewal()]);
         for call_id in [1, 2, 3] {
-            assert!(unbegun.has(call_id) && unbegun.remove(call_id));
-            assert!(!unbegun.has(call_id) && !unbegun.remove(call_id));
+            assert!(waiting.has(call_id) && waiting.remove(call_id));
+            assert!(!waiting.has(call_id) && !waiting.remove(call_id));
         }
-        assert_eq!((unbegun.len(), unbegun.bytes()), (0, 0));
-        assert_eq!(order(&mut unbegun, |_| true), [0; 0]);
+        assert_eq!((waiting.len(), waiting.bytes()), (0, 0));
+        assert_eq!(order(&mut waiting, |_| true), [0; 0]);
     }
 
     #[test]
@@ -321,8 +268,8 @@ mod tests {
             })
         };
         let get = Call::Get(GetRequest::default());
-        let mut unbegun = unbegun([create(true), create(false), read(), get]);
-        assert_eq!(order(&mut unbegun, |kind| kind == Kind::Unlocked), [1, 4]);
-        assert_eq!(order(&mut unbegun, |kind| kind == Kind::Read), [3]);
+        let mut waiting = queue([create(true), create(false), read(), get]);
+        assert_eq!(order(&mut waiting, |kind| kind == Kind::Unlocked), [1, 4]);
+        assert_eq!(order(&mut waiting, |kind| kind == Kind::Read), [3]);
     }
 }
