@@ -43,7 +43,7 @@ use crate::rpc::budget::{AccountLimits, Accounts};
 use crate::rpc::call_layer::CallLayer;
 use crate::rpc::lock_admin::LockAdminRpc;
 use crate::rpc::lock_service::LockServiceRpc;
-use crate::rpc::peer::{PING_EVERY as PEER_PING_EVERY, PING_TIMEOUT as PEER_PING_TIMEOUT};
+use crate::rpc::peer::PING_EVERY as PEER_PING_EVERY;
 pub use crate::rpc::peer::{PeerClient, PeerSecret, PeerTls, PeerTlsFiles, SecretError};
 use crate::rpc::peer_service::{PeerRpc, STREAMS_MAX};
 use crate::rpc::stopping::Stopping;
@@ -395,7 +395,7 @@ fn account_limits(limits: &Limits) -> AccountLimits {
 pub fn http2_of_peers(limits: &Limits) -> tonic::transport::Server {
     http2(limits, STREAMS_MAX)
         .http2_keepalive_interval(Some(PEER_PING_EVERY))
-        .http2_keepalive_timeout(Some(PEER_PING_TIMEOUT))
+        .http2_keepalive_timeout(Some(PEER_PING_EVERY))
 }
 
 /// What may be unread of a stream, and of a connection with as many calls, in bytes.

@@ -1,5 +1,5 @@
-//! What surrounds every call, also those of health and reflection: its deadline, its span, and the
-//! statuses that the library makes before a handler of ours is reached.
+//! The layer around every call, also those of health and reflection: its deadline, its span, and the statuses that the library
+//! makes before a handler of ours is reached.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -25,17 +25,17 @@ use super::stopping::Stopping;
 use crate::engine::{Begins, Engine};
 use crate::limits::Limits;
 
-/// The path of what this layer speaks for: other services keep their own statuses.
+/// The paths whose statuses this layer maps: other services keep their own.
 const OURS: &str = "/fermata.";
 
-/// The path of what clients call.
+/// The path of the service for clients.
 const LOCK_SERVICE: &str = "/fermata.v1.LockService/";
 
-/// The methods whose messages come in as their callers like.
+/// The methods with a stream of messages from their caller.
 const STREAMS_IN: [&str; 3] = ["/KeepAlive", "/Pipeline", "/ServerReflectionInfo"];
 
-/// What is read of a call that is refused, and for how long. A call whose message comes after its answer is one more reset of
-/// a stream; and of many such a client is held for an attacker, and loses its connection.
+/// How long the message of a refused call is read. A message after the answer is one more reset of a stream; HTTP/2 takes a
+/// client with many of them for an attacker, and ends its connection.
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Wraps a server in [`Calls`].
@@ -43,18 +43,18 @@ const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 pub struct CallLayer {
     /// Named in the status of a message that is too large.
     message_bytes_max: usize,
-    /// How long a message may take to come in where its caller set no deadline.
+    /// How long a message may take without a deadline of its caller.
     call_max: Duration,
     stopping: Stopping,
     check: AccessCheck,
     listings: ListingTurns,
-    /// Whose clients these are; `None` of other replicas, whose calls were admitted where they came from, or are by the home.
+    /// The engine of these clients; `None` for other replicas, whose calls were admitted by the asked replica, or are by the
+    /// home.
     engine: Option<Engine>,
 }
 
 impl CallLayer {
-    /// The layer of a server with these limits. Messages that are still coming in are not waited for once
-    /// it stops.
+    /// The layer of a server with these limits. Once it stops, incomplete messages are not waited for.
     pub fn new(limits: &Limits, stopping: Stopping) -> Self {
         CallLayer {
             message_bytes_max: limits.message_bytes_max,
@@ -66,14 +66,14 @@ impl CallLayer {
         }
     }
 
-    /// For clients of this engine: what it would refuse for want of room is refused before it is read.
+    /// For clients of this engine: overload is refused before a message is read.
     #[must_use]
     pub fn with_engine(self, engine: Engine) -> Self {
         let engine = Some(engine);
         CallLayer { engine, ..self }
     }
 
-    /// The answer to a call for which there is too much in flight.
+    /// The refusal of a call under overload.
     fn overloaded(&self, path: &str) -> Option<Response<Body>> {
         let begins = match path.strip_prefix(LOCK_SERVICE)? {
             "CreateLockRef" | "OpenSession" => Begins::Entry,
@@ -84,7 +84,7 @@ impl CallLayer {
         Some(status::overloaded(again_after).into_http())
     }
 
-    /// For callers who are known to this only.
+    /// Only for known callers.
     #[must_use]
     pub fn with_access(self, check: AccessCheck) -> Self {
         CallLayer { check, ..self }
@@ -209,12 +209,12 @@ where
     }
 }
 
-/// Whether the messages of this method come in as its caller likes.
+/// Whether this method has a stream of messages from its caller.
 fn is_stream_in(path: &str) -> bool {
     STREAMS_IN.iter().any(|method| path.ends_with(method))
 }
 
-/// Answers a call with this, without doing anything of it. Its message is read before, and dropped.
+/// Refuses a call with this answer. Its message is read before, and dropped.
 async fn refuse<E>(
     request: Request<Body>,
     account: Option<Arc<Account>>,
@@ -232,7 +232,7 @@ async fn refuse<E>(
     Ok(refused)
 }
 
-/// How long the headers of a call are, as HPACK counts them.
+/// The size of the headers of a call, as HPACK counts them.
 fn bytes_of(headers: &HeaderMap) -> usize {
     let lengths = headers
         .iter()
@@ -240,11 +240,11 @@ fn bytes_of(headers: &HeaderMap) -> usize {
     lengths.sum()
 }
 
-/// What the answers of a method are, as far as memory goes.
+/// The kind of answers of a method, for the budget.
 #[derive(Clone, Copy)]
 struct AnswerKind {
     form: AnswerForm,
-    /// It may go over all that there is.
+    /// It may scan everything.
     is_listing: bool,
     /// It reads under a lock.
     has_lock: bool,
@@ -308,8 +308,8 @@ pub(super) fn span(service: &str, method: &str) -> tracing::Span {
     )
 }
 
-/// Replaces a status that the library made by that of the contract. Those come as headers without a
-/// body; a status of ours carries details and stays.
+/// Replaces a status of the library by that of the contract. Statuses of the library come as headers without a body; our own
+/// carry details and stay.
 fn mapped(response: Response<Body>, message_bytes_max: usize) -> Response<Body> {
     let headers = response.headers();
     if headers.contains_key(Status::GRPC_STATUS_DETAILS) {

@@ -1,12 +1,11 @@
 //! The KeepAlive stream: each renewal is answered, in order.
 //!
-//! Nothing is read from the client while [`RENEWALS_MAX`] renewals are in flight or their answers are not
-//! taken: a slow store, or a client that does not read, fills the window of the stream and nothing else.
-//! (Of thousands of small frames that are not read h2 makes an end of the connection; before that the
-//! oldest renewal has failed, and is answered, unless they come by the thousand a second.)
+//! Nothing is read from the client while [`RENEWALS_MAX`] renewals are in flight or their answers are not taken: a slow store, or
+//! a client that does not read, fills the window of the stream and nothing else. (h2 ends a connection with thousands of small
+//! unread frames. Before that the oldest renewal has failed and is answered, unless they come by the thousand a second.)
 //!
-//! A session may have asked to end soon after its stream does (`disconnect_grace`). So a stream remembers whose
-//! renewals it carried, and tells at its end.
+//! A session with a `disconnect_grace` ends soon after its stream. So a stream remembers the sessions of its renewals, and
+//! reports its end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,13 +27,12 @@ use crate::lock::SessionId;
 /// the answers keep their order.
 const RENEWALS_MAX: usize = 256;
 
-/// How many sessions a stream remembers: twice what may be in flight, for a client with so many sessions that have a
-/// disconnect_grace beside as many that have none. Of further ones nothing is told at its end; so they live for
-/// their TTL.
+/// How many sessions a stream remembers: twice the renewals in flight, for a client with as many sessions without a
+/// disconnect_grace. The end of the stream is not reported for further ones; they live for their TTL.
 const SESSIONS_MAX: usize = 2 * RENEWALS_MAX;
 
-/// The sessions that a stream remembers, those that were renewed last: of one that was closed nothing comes any more,
-/// and it makes room for others.
+/// The sessions that a stream remembers: the latest renewed ones. A closed session is not renewed any more, and makes room for
+/// others.
 struct Remembered {
     max: usize,
     /// Each with the number of its last renewal.
@@ -68,8 +66,8 @@ impl Remembered {
     }
 }
 
-/// The sessions that a stream carried renewals for, of KeepAlive or Pipeline. Kept by the stream and by each renewal in flight: what is
-/// told at the end must not be followed by a renewal that came before it, which would say that the client is there.
+/// The sessions with renewals on a stream, of KeepAlive or Pipeline. Kept by the stream and by each renewal in flight: no earlier
+/// renewal may follow the report of the end, since it would say that the client is there.
 pub(super) struct Connected {
     router: Router,
     stopping: Stopping,
@@ -77,7 +75,7 @@ pub(super) struct Connected {
 }
 
 impl Connected {
-    /// Remembers so many sessions.
+    /// Remembers at most `sessions_max` sessions.
     pub(super) fn new(router: Router, stopping: Stopping, sessions_max: usize) -> Connected {
         Connected {
             router,
@@ -134,7 +132,7 @@ impl Drop for Connected {
     }
 }
 
-/// Whether a renewal failed for want of something that the next one may find: a store, a replica, room, a rule.
+/// Whether the next renewal may succeed where this one failed: a store, a replica, room or a rule was missing.
 fn is_of_one_lease(status: &Status) -> bool {
     matches!(
         status.code(),
@@ -142,15 +140,14 @@ fn is_of_one_lease(status: &Status) -> bool {
     )
 }
 
-/// What the client's side of the stream brings.
+/// The input of the stream.
 enum StreamInput {
     Renew(KeepAliveRequest),
     Fail(Status),
 }
 
-/// The answers to a stream of renewals. It ends where the client ends its side, a little before
-/// the deadline, with a status when the replica stops, and with a status where a message makes no sense.
-/// A session that has ended, or of which nothing can be said now, ends nothing.
+/// The answers to a stream of renewals. It ends when the client ends its side, a little before the deadline, and with a status
+/// when the replica stops or a message makes no sense. A session that has ended, or whose state is unknown, ends nothing.
 pub fn stream(
     router: Router,
     asks: Streaming<KeepAliveRequest>,
@@ -177,7 +174,7 @@ pub fn stream(
                 biased;
                 () = stopping.stopped() => Some((StreamInput::Fail(status::stopping()), None)),
                 () = end => None,
-                status = access.ended(&login) => Some((StreamInput::Fail(status), None)),
+                status = access.until_refused(|| access.still_knows(&login)) => Some((StreamInput::Fail(status), None)),
                 asked = asks.message() => match asked {
                     Ok(Some(ask)) => Some((StreamInput::Renew(ask), Some((asks, stopping, access)))),
                     Ok(None) => None,

@@ -1,4 +1,4 @@
-//! Listings take turns: each may go over all that there is.
+//! Listings take turns: each may scan everything.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::budget::Account;
 use super::status;
 use crate::engine::EngineError;
 
-/// Those of all connections, and those of the address of a call. Cheap to clone.
+/// The turns of all connections, and those of the address of a call. Cheap to clone.
 #[derive(Clone)]
 pub struct ListingTurns {
     all: Arc<Semaphore>,

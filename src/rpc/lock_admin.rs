@@ -1,4 +1,4 @@
-//! LockAdmin: what is locked, by whom and since when; and the end of an entry or a session by force.
+//! LockAdmin: shows locks and their holders, and ends an entry or a session by force.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use super::backup::{BackupStream, Backups};
 use super::calls::{ByForce, EndSession, ForceRelease};
 use super::deadline::{Deadline, by, within};
 use super::listing_turns::listing_turn;
-use super::locks::{DescribeLock, KeySources, ListLocks};
+use super::locks::{ASKED_AT_ONCE, DescribeLock, KeySources, ListLocks, asked_within};
 use super::page::{self, Listing};
 use super::peer::PeerClient;
 use super::route::Router;
@@ -34,16 +34,8 @@ use crate::engine::Engine;
 use crate::limits::Limits;
 use crate::lock::{ReplicaId, SessionId};
 
-/// How many tables are on a page where the caller does not say.
-const TABLES_DEFAULT: usize = 1000;
-
-/// How many keys are told of each replica where the caller does not say.
+/// How many keys of each replica are described by default.
 const BUSIEST_DEFAULT: usize = 20;
-/// How many replicas are asked at once what they did …
-const ASKED_AT_ONCE: usize = 64;
-/// … and how long each has to say so.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
-
 /// LockAdmin on an engine.
 #[derive(Clone)]
 pub struct LockAdminRpc {
@@ -71,7 +63,7 @@ impl LockAdminRpc {
         }
     }
 
-    /// For callers who may do what this allows only.
+    /// Only for callers with permission by `check`.
     #[must_use]
     pub fn with_access(self, check: AccessCheck) -> Self {
         LockAdminRpc {
@@ -87,7 +79,7 @@ impl LockAdminRpc {
         access.check_scope(&context.login, Verb::Admin.into(), scope)
     }
 
-    /// What every other replica did, of those that are live: each is asked, for a moment.
+    /// The activity of every other live replica: each is asked for a moment.
     async fn elsewhere(
         &self,
         keys_max: usize,
@@ -111,7 +103,7 @@ impl LockAdminRpc {
         Ok(stream::iter(asked).buffered(ASKED_AT_ONCE).collect().await)
     }
 
-    /// In a task of its own: whoever hangs up meanwhile is in the audit log all the same.
+    /// In a task of its own: it is in the audit log even if the caller hangs up.
     async fn force<C: ByForce>(
         &self,
         request: Request<C::Ask>,
@@ -143,16 +135,11 @@ impl LockAdmin for LockAdminRpc {
         request: Request<ListTablesRequest>,
     ) -> Result<Response<ListTablesResponse>, Status> {
         let ask = request.into_inner();
-        let size = page::size(ask.page_size, TABLES_DEFAULT, &self.limits)?;
+        let size = page::size(ask.page_size, &self.limits)?;
         let listing = Listing::new("ListTables", &[]);
         let after: Option<String> = listing.after(&ask.page_token)?;
-        let mut names: Vec<String> = self
-            .sources
-            .engine
-            .tables()
-            .iter()
-            .map(|t| t.to_string())
-            .collect();
+        let tables = self.sources.engine.tables();
+        let mut names: Vec<String> = tables.iter().map(ToString::to_string).collect();
         names.sort();
         let above = |name: &String| after.as_ref().is_none_or(|after| name > after);
         let mut names = names.into_iter().filter(above).peekable();
@@ -222,7 +209,7 @@ impl LockAdmin for LockAdminRpc {
         let answer_by = self.answer_by(&request);
         let _turn = listing_turn(&request, answer_by).await?;
         let ask = request.into_inner();
-        let size = page::size(ask.page_size, page::SIZE_DEFAULT, &self.limits)?;
+        let size = page::size(ask.page_size, &self.limits)?;
         let listing = Listing::new("ListSessions", &[]);
         let after = listing.after::<Uuid>(&ask.page_token)?.map(SessionId);
         let found = within(answer_by, self.sources.engine.list_sessions(after, size)).await?;
@@ -241,7 +228,7 @@ impl LockAdmin for LockAdminRpc {
         let answer_by = self.answer_by(&request);
         let _turn = listing_turn(&request, answer_by).await?;
         let ask = request.into_inner();
-        let size = page::size(ask.page_size, page::SIZE_DEFAULT, &self.limits)?;
+        let size = page::size(ask.page_size, &self.limits)?;
         let listing = Listing::new("ListReplicas", &[]);
         let after = listing.after::<Uuid>(&ask.page_token)?.map(ReplicaId);
         let found = within(answer_by, self.sources.engine.list_replicas(after, size)).await?;
@@ -267,8 +254,7 @@ impl LockAdmin for LockAdminRpc {
         let did = did.map_err(|error| status::of_engine(&error))?;
         let mut replicas = vec![answer::activity(did, self.sources.engine.replica())];
         // One that is silent leaves its place in the answer empty, and costs no more than that.
-        let left = answer_by.saturating_duration_since(Instant::now()) / 4;
-        let within = left.min(ANSWERED_WITHIN);
+        let within = asked_within(answer_by);
         replicas.append(&mut by(answer_by, self.elsewhere(keys_max, within)).await?);
         Ok(Response::new(DescribeActivityResponse { replicas }))
     }

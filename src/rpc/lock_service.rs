@@ -1,4 +1,4 @@
-//! LockService: each call is taken to where it belongs, within its caller's deadline.
+//! LockService: each call is routed to its home, within its caller's deadline.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl LockServiceRpc {
         }
     }
 
-    /// For callers who may do what this allows only.
+    /// Only for callers with permission by `check`.
     #[must_use]
     pub fn with_access(self, check: AccessCheck) -> Self {
         LockServiceRpc {

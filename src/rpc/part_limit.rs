@@ -12,9 +12,6 @@ use tokio::time::{Instant, timeout_at};
 /// of keys whose home or store does not answer.
 const PARTS_MAX: usize = 256;
 
-/// The same of all that other replicas pass on, which comes from many connections.
-const PARTS_OF_REPLICAS_MAX: usize = 4 * PARTS_MAX;
-
 /// A part of a call. It is made when its turn comes: each takes some 50 KiB from then on.
 pub type Part<'a, T> = Box<dyn FnOnce() -> BoxFuture<'a, T> + Send + 'a>;
 
@@ -32,10 +29,10 @@ impl Default for PartLimit {
 }
 
 impl PartLimit {
-    /// Of all that other replicas pass on.
+    /// Of all that other replicas pass on, which comes from many connections.
     pub fn of_replicas() -> PartLimit {
         PartLimit {
-            turns: Semaphore::new(PARTS_OF_REPLICAS_MAX),
+            turns: Semaphore::new(4 * PARTS_MAX),
         }
     }
 

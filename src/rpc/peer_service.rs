@@ -1,4 +1,4 @@
-//! What other replicas ask of this one: served here, or answered with who has it. Never passed on.
+//! The calls of other replicas: served here, or answered with the home. Never forwarded.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -45,7 +45,7 @@ use crate::rpc::stopping::Stopping;
 use crate::rpc::watch::{self, Broken};
 use crate::rpc::{answer, locks, parse, status};
 
-/// How many calls another replica may have in flight on one connection: all that its clients wait for.
+/// How many calls another replica may have in flight on one connection: all waits of its clients.
 pub const STREAMS_MAX: u32 = 100_000;
 
 /// The service between replicas, on an engine.
@@ -55,11 +55,11 @@ pub struct PeerRpc {
     limits: Arc<Limits>,
     ids: Arc<dyn Ids>,
     stopping: Stopping,
-    /// How those of calls with many parts take turns.
+    /// The turns of the parts of RenewLocks.
     parts: Arc<PartLimit>,
 }
 
-/// Admits those who know the secret.
+/// Admits callers with the secret.
 #[derive(Clone)]
 pub struct KnowsSecret {
     secret: PeerSecret,
@@ -94,7 +94,7 @@ impl PeerRpc {
         }
     }
 
-    /// To be served, to those who know what `client` knows.
+    /// Serves callers with the secret of `client`.
     pub fn guarded(
         self,
         client: &PeerClient,
@@ -131,7 +131,7 @@ impl PeerRpc {
         Deadline::of_request(request.extensions()).answer_within(self.limits.call_max())
     }
 
-    /// Nothing is done for a caller that means another replica.
+    /// Nothing is done for a caller that addresses another replica.
     fn is_meant(&self, to: &[u8]) -> Result<(), Unable> {
         let here = self.engine.replica();
         match Uuid::from_slice(to) {
@@ -166,8 +166,8 @@ impl PeerRpc {
         }
     }
 
-    /// Renews many, each with an outcome of its own. What hangs has half of the time, so that the rest is in time for whoever
-    /// asks from far away.
+    /// Renews many lockRefs, each with an outcome of its own. Each has half of the time, so that the answer is in time for a
+    /// distant caller.
     async fn renew_locks(&self, request: Bytes, context: &CallContext) -> ForwardResponse {
         use forward_response::Outcome;
         let context = &CallContext {
@@ -210,7 +210,7 @@ impl PeerRpc {
         let made = async { Ok(call.serve_locally(&self.engine).await) };
         match by_or(call.answer_by(context), || call.late(), made).await {
             Ok(Ok(answer)) => Outcome::Answer(answer.encode_to_vec().into()),
-            // Whoever asks may be able to, and asks for the key for that. (Not in the middle of a section.)
+            // The asking replica may have a right clock, and takes the key over for that. (Not in the middle of a section.)
             Ok(Err(error @ EngineError::ClockOff)) if !call.is_write() => Outcome::Unable(Unable {
                 nothing_done: true,
                 why: error.to_string(),
@@ -228,7 +228,7 @@ impl PeerRpc {
     }
 }
 
-/// What says nothing about the call itself.
+/// An error that says nothing about the call itself.
 enum NotHere {
     Elsewhere(Elsewhere),
     Unable(Unable),

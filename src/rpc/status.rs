@@ -1,5 +1,4 @@
-//! The only place where gRPC status codes are chosen, but for messages that cannot be decoded
-//! ([`fermata_proto::codec`]).
+//! The choice of gRPC status codes, in one place; only for messages that cannot be decoded [`fermata_proto::codec`] chooses.
 //!
 //! Every status carries google.rpc.ErrorInfo with the domain [`DOMAIN`] and a reason that programs can
 //! switch on; INVALID_ARGUMENT also google.rpc.BadRequest, RESOURCE_EXHAUSTED also
@@ -108,7 +107,7 @@ impl StatusBuilder {
     }
 }
 
-/// What the engine answered instead of doing what it was asked.
+/// The status of an error of the engine.
 pub fn of_engine(error: &EngineError) -> Status {
     let words = error.to_string();
     let failed = |words, reason| StatusBuilder::new(Code::FailedPrecondition, words, reason);
@@ -215,13 +214,7 @@ fn end_name(reason: proto::EndReason) -> &'static str {
     name.strip_prefix("END_REASON_").unwrap_or(name)
 }
 
-/// Whether a call was refused since its lockRef was never issued.
-pub fn is_never_issued(status: &Status) -> bool {
-    let info = status.get_details_error_info();
-    info.is_some_and(|info| info.reason == "NEVER_ISSUED")
-}
-
-/// Nobody was logged in. Nothing was done.
+/// The login was refused. Nothing was done.
 pub fn of_login(why: LoginRefused) -> Status {
     let reason = match why {
         LoginRefused::Missing => "LOGIN_MISSING",
@@ -232,7 +225,7 @@ pub fn of_login(why: LoginRefused) -> Status {
     StatusBuilder::new(Code::Unauthenticated, why.to_string(), reason).status()
 }
 
-/// Who made this call, or began its stream, was known then and is so no more. Whoever has another token may go on with that.
+/// The login of this call or stream is no longer valid. The client may go on with another token.
 pub fn login_ended(why: LoginRefused) -> Status {
     let words = format!("{why}: repeat the call, on a stream that begins anew");
     StatusBuilder::new(Code::Unavailable, words, "LOGIN_ENDED")
@@ -240,10 +233,10 @@ pub fn login_ended(why: LoginRefused) -> Status {
         .status()
 }
 
-/// No rule allows this, in any of the ways in which it may be allowed. Nothing was done.
+/// No rule allows this. Nothing was done.
 pub fn denied(identity: &str, ways: &[Verbs], scope: Scope<'_>) -> Status {
     let who = match identity {
-        "" => "nobody in particular",
+        "" => "a caller without identity",
         identity => identity,
     };
     let what = match scope {
@@ -274,32 +267,15 @@ pub fn of_invalid(invalid: &Invalid) -> Status {
     let builder = |reason| StatusBuilder::new(Code::InvalidArgument, invalid.to_string(), reason);
     match &invalid.problem {
         FieldProblem::Missing => builder("MISSING"),
-        FieldProblem::TooLong { limit, max, .. } | FieldProblem::TooMany { limit, max, .. } => {
+        FieldProblem::TooLarge { limit, max, .. } => {
             builder("TOO_LARGE").with("limit", limit).with("max", max)
         }
         FieldProblem::Negative => builder("OUT_OF_RANGE"),
-        FieldProblem::TtlOutOfRange { min_ms, max_ms, .. } => builder("OUT_OF_RANGE")
+        FieldProblem::OutOfRange { min_ms, max_ms, .. } => builder("OUT_OF_RANGE")
             .with("min_ms", min_ms)
             .with("max_ms", max_ms),
-        FieldProblem::GraceOutOfRange { min_ms, ttl_ms, .. } => builder("OUT_OF_RANGE")
-            .with("min_ms", min_ms)
-            .with("max_ms", ttl_ms),
-        FieldProblem::Table(_)
-        | FieldProblem::LockRef(_)
-        | FieldProblem::EntryName(_)
-        | FieldProblem::Control { .. }
-        | FieldProblem::NotUuid
-        | FieldProblem::ConstantUuid
-        | FieldProblem::GuessableUuid
-        | FieldProblem::NotASession
-        | FieldProblem::NotALease
-        | FieldProblem::OnlySessionId
-        | FieldProblem::Duration
-        | FieldProblem::UnknownMode(_)
-        | FieldProblem::PageToken => builder("MALFORMED"),
-        FieldProblem::TogetherWith(_) | FieldProblem::DeleteWithValue | FieldProblem::InUse => {
-            builder("CONFLICTING")
-        }
+        FieldProblem::Malformed(_) => builder("MALFORMED"),
+        FieldProblem::Conflicting(_) => builder("CONFLICTING"),
     }
     .violation(invalid.field)
     .status()
@@ -311,7 +287,7 @@ impl From<Invalid> for Status {
     }
 }
 
-/// The same status as a part of an answer that is about more.
+/// The same status as a part of an answer.
 pub fn lock_error(status: &Status) -> proto::LockError {
     let details = status.get_error_details();
     let reason = details.error_info().map(|info| info.reason.clone());
@@ -323,7 +299,7 @@ pub fn lock_error(status: &Status) -> proto::LockError {
     }
 }
 
-/// The deadline is there and the outcome is not known.
+/// The deadline passed, and the outcome is not known.
 pub fn outcome_unknown() -> Status {
     StatusBuilder::unknown(
         "the deadline passed before the outcome was known; the call can be repeated safely (a create with the same \
@@ -350,7 +326,7 @@ pub fn late_write() -> Status {
     .status()
 }
 
-/// What became of a call that was begun is not known.
+/// The outcome of a call that was begun is not known.
 pub fn late(writes: bool) -> Status {
     match writes {
         true => late_write(),
@@ -368,7 +344,7 @@ pub fn write_unknown() -> Status {
     .status()
 }
 
-/// The replicas do not agree yet which of them has what was asked for.
+/// The replicas do not agree yet on the home.
 pub fn unsettled() -> Status {
     StatusBuilder::new(
         Code::Unavailable,
@@ -393,8 +369,7 @@ pub fn no_peer() -> Status {
 pub fn message_late() -> Status {
     StatusBuilder::new(
         Code::Unavailable,
-        "this call did not arrive, or could not be begun, within its deadline or limits.call_max_ms; nothing was \
-         done",
+        "this call did not arrive or begin within its deadline or limits.call_max_ms; nothing was done",
         "MESSAGE_LATE",
     )
     .retry_after(RETRY_SOON)
@@ -405,13 +380,13 @@ pub fn message_late() -> Status {
 pub fn deadline_exceeded() -> Status {
     StatusBuilder::new(
         Code::DeadlineExceeded,
-        "the deadline of this call has ended",
+        "the deadline of this call passed",
         "DEADLINE",
     )
     .status()
 }
 
-/// This replica stops; the stream that was open is to be opened elsewhere.
+/// This replica stops; the stream is to be opened elsewhere.
 pub fn stopping() -> Status {
     of_engine(&EngineError::Stopping)
 }
@@ -426,7 +401,7 @@ pub fn given_up() -> Status {
     .status()
 }
 
-/// The same of one that was begun: a change that it began goes on.
+/// The same for a call that was begun: its change may go on.
 pub fn given_up_begun(writes: bool) -> Status {
     let given_up = StatusBuilder::new(
         Code::Cancelled,
@@ -457,7 +432,7 @@ pub fn one_backup() -> Status {
 pub fn no_backups() -> Status {
     StatusBuilder::new(
         Code::FailedPrecondition,
-        "the store of this server makes no backups by itself: only the embedded one does",
+        "this store makes no backups: only the embedded store does",
         "NO_BACKUPS",
     )
     .status()

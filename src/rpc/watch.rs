@@ -1,7 +1,7 @@
 //! The WatchLock stream: the status of a lockRef, as it changes.
 //!
-//! HELD and LOST are told at once. Positions change as fast as a queue moves, so they are merged to one
-//! message per [`POSITION_EVERY`], always the latest.
+//! HELD and LOST are sent at once. Positions change as fast as a queue moves, so they are merged to one message per
+//! [`POSITION_EVERY`], always the latest.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,10 +17,10 @@ use super::{answer, status};
 use crate::engine::{Watch, WatchEvent, describe_end};
 use crate::lock::with_grant;
 
-/// Not more than one position in this time.
+/// At most one position is sent in this time.
 const POSITION_EVERY: Duration = Duration::from_millis(100);
 
-/// Where the news come from.
+/// The source of news.
 pub trait News: Send + 'static {
     /// As [`Watch::next`].
     fn next(&mut self) -> impl Future<Output = Option<WatchEvent>> + Send;
@@ -44,7 +44,7 @@ impl News for Watch {
     }
 }
 
-/// The next piece of news, and what it came from. It is never dropped half way, so nothing is missed.
+/// The next piece of news, and its source. It is never dropped half way, so nothing is missed.
 type Coming<N> = Pin<Box<dyn Future<Output = (N, Option<WatchEvent>)> + Send>>;
 
 fn coming<N: News>(mut news: N) -> Coming<N> {
@@ -58,25 +58,25 @@ struct WatchStream<N> {
     /// As its client gave it.
     lock_ref: String,
     coming: Coming<N>,
-    /// The latest position that was not told yet.
+    /// The latest position that was not sent yet.
     position: Option<(usize, Option<Duration>)>,
-    /// When the next position may be told.
+    /// When the next position may be sent.
     position_at: Instant,
     deadline: Deadline,
     stopping: Stopping,
 }
 
-/// Why a watch that was neither LOST nor over its deadline ended.
+/// Why a watch ended before LOST and before its deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Broken {
     /// This replica stops.
     Stopping,
-    /// There are no more news of the lockRef here: another replica may have it.
+    /// This replica has no more news of the lockRef: another one may have it.
     Moved,
 }
 
-/// What the client is told about a lockRef, which it gave as this. Ends after LOST, a little before the deadline, and broken off when
-/// the replica stops or has the lockRef no more.
+/// The messages about a lockRef, as its client gave it. Ends after LOST, a little before the deadline, and broken off when the
+/// replica stops or no longer serves the lockRef.
 pub fn stream<N: News>(
     lock_ref: String,
     news: N,
@@ -96,7 +96,7 @@ pub fn stream<N: News>(
     })
 }
 
-/// What is told, and what goes on after it.
+/// A message, and the rest of the stream.
 type NextMessage<N> = Option<(Result<WatchLockResponse, Broken>, Option<WatchStream<N>>)>;
 
 impl<N: News> WatchStream<N> {
@@ -137,7 +137,7 @@ impl<N: News> WatchStream<N> {
                         };
                         return Some((Ok(lost), None));
                     }
-                    // Without LOST: the engine no longer watches, because it stops or is not its home.
+                    // Without LOST: the engine stops, or is not the home any more.
                     None => return Some((Err(Broken::Moved), None)),
                 },
                 () = until(position.map(|_| position_at)) => {
@@ -158,7 +158,7 @@ impl<N: News> WatchStream<N> {
     }
 }
 
-/// Waits until then; for ever where there is no then.
+/// Waits until then; for ever without an instant.
 async fn until(then: Option<Instant>) {
     match then {
         Some(then) => sleep_until(then).await,

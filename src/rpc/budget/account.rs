@@ -13,7 +13,7 @@ use crate::access::Origin;
 
 /// The memory of a call by itself: its task, stream and futures. Waiting calls were measured at 12 to 30 KiB
 /// (docs/performance.md).
-const CALL_BYTES: u64 = 16 * 1024;
+pub const CALL_BYTES: u64 = 16 * 1024;
 
 /// A call has its headers this many times: as received, parsed, and as metadata.
 const TIMES_HEADERS: u64 = 3;
@@ -66,7 +66,7 @@ struct State {
 pub struct ConnectionInfo {
     /// What the connection holds.
     pub account: Arc<Account>,
-    /// Where it comes from, where that is known.
+    /// Its origin, if known.
     pub origin: Option<Origin>,
 }
 
@@ -119,7 +119,7 @@ impl Account {
         &self.parts
     }
 
-    /// The listing turns of its address; `None` where nothing is bounded.
+    /// The listing turns of its address; `None` without bounds.
     pub fn listings(&self) -> Option<Arc<Semaphore>> {
         self.is_bounded().then(|| Arc::clone(&self.listings))
     }
@@ -173,7 +173,7 @@ impl Account {
         charge
     }
 
-    /// A turn to read a value, under a lock or without one, until it is dropped; `None` where nothing is bounded.
+    /// A turn to read a value, under a lock or without one, until it is dropped; `None` without bounds.
     pub async fn read_turn(&self, has_lock: bool) -> Option<OwnedSemaphorePermit> {
         let turns = match has_lock {
             _ if !self.is_bounded() => return None,
@@ -216,7 +216,7 @@ impl Account {
         (state.calls == 0).then_some(state.idle_since)
     }
 
-    /// Since when it has answers to send, and sends none of them; `None` where it has none.
+    /// Since when it has answers and sends none of them; `None` without answers.
     pub(super) fn untaken_since(&self) -> Option<Instant> {
         let state = self.state.lock();
         (state.answers > 0).then_some(state.sent_at)

@@ -1,4 +1,4 @@
-//! All connections: how many there may be, of whom, and what they may hold together.
+//! All connections: their number, their shares, and their memory together.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;

@@ -33,7 +33,7 @@ pub enum AnswerForm {
 pub struct AnswerBody {
     inner: Body,
     call: Arc<CallInFlight>,
-    /// The message that is being sent: what was not handed over yet, and what all of it holds.
+    /// The message in transfer: its rest, and the charge for all of it.
     message: Option<(Bytes, Charge)>,
     /// What follows it, before the rest of `inner`.
     next: Option<Frame<Bytes>>,
@@ -98,7 +98,7 @@ impl AnswerBody {
         self.message = Some((message, charge));
     }
 
-    /// What is handed over next of the message: all of a small one, else a copy, since a part would keep the whole.
+    /// The next slice of the message: all of a small one, else a copy, since a part would keep the whole.
     fn slice(&mut self) -> Option<Bytes> {
         let (mut left, whole) = self.message.take()?;
         let (bytes, charge) = match whole.bytes() <= wide(SMALL_BYTES) {

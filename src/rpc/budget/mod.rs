@@ -1,8 +1,8 @@
-//! Budgets: what each connection may hold of this replica's memory, and all of them together.
+//! Budgets: the memory of each connection, and of all together.
 //!
-//! [`Accounts`] are the open connections; an [`Account`] counts what one of them holds. [`ReceivedBody`] counts messages until
-//! their call is answered, [`AnswerBody`] answers until HTTP/2 has sent them. The settings of HTTP/2 in server.rs bound the rest:
-//! windows, streams, headers. What must not be here: what a call means.
+//! [`Accounts`] are the open connections; an [`Account`] counts the bytes of one. [`ReceivedBody`] counts messages until their
+//! call is answered, [`AnswerBody`] answers until HTTP/2 has sent them. The settings of HTTP/2 in server.rs bound the rest:
+//! windows, streams, headers. What must not be here: the meaning of a call.
 
 mod account;
 mod accounts;
@@ -11,7 +11,9 @@ mod received_body;
 mod share_of;
 mod total;
 
-pub use account::{Account, CallInFlight, Charge, ChargeKind, ConnectionInfo, READS_MAX};
+pub use account::{
+    Account, CALL_BYTES, CallInFlight, Charge, ChargeKind, ConnectionInfo, READS_MAX,
+};
 pub use accounts::{Accounts, Connection, Held};
 pub use answer::{AnswerBody, AnswerForm};
 pub use received_body::{Arrival, ReceivedBody};

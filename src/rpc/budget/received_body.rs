@@ -39,7 +39,7 @@ pub struct ReceivedBody {
     inner: Body,
     arrival: Arrival,
     stopping: Stopping,
-    /// Longer ones are refused where they are decoded: no room is made for them.
+    /// Longer messages get no room: the decoder refuses them.
     message_bytes_max: usize,
     /// `None`: nothing is counted.
     call: Option<Arc<CallInFlight>>,

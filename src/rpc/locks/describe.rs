@@ -29,7 +29,7 @@ impl DescribeLock {
     /// Parses its request.
     pub fn parse(ask: DescribeLockRequest, limits: &Limits) -> Result<DescribeLock, Invalid> {
         let id = parse::key_id(&ask.key, &ask.table, limits)?;
-        let size = page::size(ask.page_size, page::SIZE_DEFAULT, limits)?;
+        let size = page::size(ask.page_size, limits)?;
         let listing = Listing::new("DescribeLock", &[id.table.as_str(), id.key.as_str()]);
         let after = listing.after::<u64>(&ask.page_token)?.map(Seq);
         Ok(DescribeLock {
@@ -46,7 +46,7 @@ impl DescribeLock {
         &self.id
     }
 
-    /// Shows the key from the memory of its home; where that cannot be asked in time, as its row says.
+    /// Shows the key from the memory of its home, or from its row if the home does not answer in time.
     pub async fn answer(
         &self,
         sources: &KeySources,
@@ -59,7 +59,7 @@ impl DescribeLock {
             }
             let row = sources.engine.describe_row(&self.id).await?;
             let home = row.home.as_ref().map(|home| home.id);
-            // It was asked, and has nothing of the key in memory.
+            // It was asked, and has no memory of the key.
             if home.is_none() || home == asked {
                 return Ok(self.shown(&row));
             }
@@ -93,7 +93,7 @@ impl DescribeLock {
         Ok(self.shown(&row))
     }
 
-    /// Shows the key from the memory of this replica; `None` where it does not serve the key.
+    /// Shows the key from the memory of this replica; `None` if it does not serve the key.
     pub fn answer_here(
         &self,
         engine: &Engine,

@@ -11,7 +11,7 @@ use tracing::field::display;
 
 use super::describe::fill_in_lease;
 use super::merge::{ListedKey, ListedRow, OfHome, merge};
-use super::{KeySources, asked_within};
+use super::{ASKED_AT_ONCE, KeySources, asked_within};
 use crate::access::Scope;
 use crate::engine::{Described, EngineError, KeyFilter, Page, Peer, ServedKeys};
 use crate::limits::Limits;
@@ -21,8 +21,6 @@ use crate::rpc::page::{self, Listing};
 use crate::rpc::parse::{self, Invalid};
 use crate::rpc::peer_proto::{ListKeysResponse, ServedKey};
 
-/// How many replicas are asked at once.
-const ASKED_AT_ONCE: usize = 64;
 /// How many bytes of keys one of them is asked about.
 const ROWS_BYTES_MAX: usize = 2 * 1024 * 1024;
 
@@ -39,7 +37,7 @@ impl ListLocks {
     pub fn parse(ask: ListLocksRequest, limits: &Limits) -> Result<ListLocks, Invalid> {
         let table = parse::table(&ask.table)?;
         Span::current().record("table", display(&table));
-        let size = page::size(ask.page_size, page::SIZE_DEFAULT, limits)?;
+        let size = page::size(ask.page_size, limits)?;
         let prefix = parse::key_prefix(ask.key_prefix, limits)?;
         let contended = if ask.contended { "contended" } else { "all" };
         let listing = Listing::new("ListLocks", &[table.as_str(), &prefix, contended]);
@@ -56,7 +54,7 @@ impl ListLocks {
         })
     }
 
-    /// Of which keys it tells.
+    /// The listed keys.
     pub fn scope(&self) -> Scope<'_> {
         Scope::Prefix(&self.filter.table, &self.filter.prefix)
     }
@@ -106,7 +104,7 @@ impl ListLocks {
         }
     }
 
-    /// What each live replica has in memory, after the rows were read: what ended before, no home lists.
+    /// The memory of each live replica, read after the rows: no home lists a key whose entries ended before.
     async fn homes(
         &self,
         sources: &KeySources,
@@ -135,8 +133,7 @@ impl ListLocks {
     }
 }
 
-/// The keys whose rows name this home, as far as one message takes them: of the others it is not asked whether they are listed
-/// rightly.
+/// The keys whose rows name this home, as far as one message takes them; of the others it is not asked.
 fn rows_of(home: ReplicaId, rows: &Page<Described, Key>) -> Vec<Key> {
     let names = |row: &&Described| row.home.as_ref().is_some_and(|of| of.id == home);
     let named = rows.items.iter().filter(names).map(|row| &row.id.key);
@@ -159,7 +156,7 @@ impl ListedKey {
 }
 
 impl OfHome {
-    /// As the home itself tells, asked with the keys whose rows name it; `None` where that cannot be read.
+    /// The answer of a home about the keys whose rows name it; `None` if it cannot be read.
     fn told(home: ReplicaId, named: &[Key], told: ListKeysResponse) -> Option<OfHome> {
         let listed = |key: ServedKey| {
             let summary = LockSummary::decode(key.summary).ok()?;

@@ -1,4 +1,4 @@
-//! What this replica tells other replicas of the keys that it serves, from its memory.
+//! The keys that this replica serves, from its memory, for other replicas.
 
 use fermata_proto::DescribeLockRequest;
 use prost::Message as _;

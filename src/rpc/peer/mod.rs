@@ -1,7 +1,7 @@
-//! What replicas say to each other over gRPC: the client ([`PeerClient`]), the service ([`PeerRpc`]), the secret
-//! that both know, and TLS with certificates on both sides ([`PeerTls`]).
+//! The way to other replicas over gRPC: the client ([`PeerClient`]), the secret of the service ([`PeerSecret`]), and TLS with
+//! certificates on both sides ([`PeerTls`]).
 //!
-//! No decision about locks is made here; where a call belongs is said in [`super::route`].
+//! No decision about locks is made here; [`super::route`] chooses the home of a call.
 
 mod client;
 mod connect;
@@ -10,7 +10,7 @@ mod secret;
 mod shown;
 mod tls;
 
-pub use client::{PING_EVERY, PING_TIMEOUT, PeerClient};
+pub use client::{PING_EVERY, PeerClient};
 pub use connect::{Dial, Wire};
 pub use outcome::ForwardOutcome;
 pub use secret::{PeerSecret, SecretError};
@@ -21,22 +21,21 @@ use uuid::Uuid;
 use crate::limits::Limits;
 use crate::lock::SessionId;
 
-/// What a message between replicas has beside the message that it carries, in bytes, generously.
-const ENVELOPE_BYTES_MAX: usize = 64 * 1024;
-/// How large a page may be that they show each other, in bytes: whatever a client's message may be.
-const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// How large a message between replicas may be beyond one of a client, in bytes: the pages that they show each other fit in.
+const BEYOND_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// How large a message between replicas may be, in bytes.
 pub(super) fn message_bytes_max(limits: &Limits) -> usize {
-    let carried = limits.message_bytes_max.saturating_add(ENVELOPE_BYTES_MAX);
-    carried.max(PAGE_BYTES_MAX)
+    limits
+        .message_bytes_max
+        .saturating_add(BEYOND_MESSAGE_BYTES)
 }
 
 pub(super) fn id_bytes(id: Uuid) -> bytes::Bytes {
     bytes::Bytes::copy_from_slice(id.as_bytes())
 }
 
-/// What is no UUID is no session of this service.
+/// A text that is not a UUID is no session of this service.
 pub(super) fn session_ids(ids: &[bytes::Bytes]) -> Vec<SessionId> {
     let ids = ids.iter().filter_map(|id| Uuid::from_slice(id).ok());
     ids.map(SessionId).collect()

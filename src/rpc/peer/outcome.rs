@@ -1,4 +1,4 @@
-//! What came of a call that another replica was asked to make.
+//! The outcome of a call that another replica was asked to make.
 
 use tonic::Status;
 use uuid::Uuid;
@@ -6,12 +6,12 @@ use uuid::Uuid;
 use crate::lock::ReplicaId;
 use crate::rpc::peer_proto::{Elsewhere, Unable};
 
-/// What came of asking another replica.
+/// The outcome of asking another replica.
 #[derive(Debug)]
 pub enum ForwardOutcome<A> {
     /// It served the call.
     Answered(A),
-    /// It refused, in words for the caller.
+    /// It refused, with a status for the caller.
     Refused(Status),
     /// Another replica has it. Nothing was done.
     Elsewhere {
@@ -27,7 +27,7 @@ pub enum ForwardOutcome<A> {
 }
 
 impl<A> ForwardOutcome<A> {
-    /// What comes of its answer.
+    /// Continues with its answer.
     pub fn and_then<B>(self, read: impl FnOnce(A) -> ForwardOutcome<B>) -> ForwardOutcome<B> {
         match self {
             ForwardOutcome::Answered(answer) => read(answer),

@@ -1,4 +1,4 @@
-//! What another replica tells of the keys that it serves, for operators.
+//! The keys that another replica serves, for operators.
 
 use std::time::Duration;
 

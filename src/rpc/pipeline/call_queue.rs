@@ -62,8 +62,7 @@ pub(super) fn writes(call: &PipelineCall) -> bool {
     }
 }
 
-/// The value of a call is a part of the buffer that its frame came in, which lives as long as that: a small part of it, or of
-/// what may have been in that buffer before, is copied.
+/// The value of a call is a part of its frame's buffer, and keeps all of it in memory: a value that is a small part is copied.
 pub(super) fn unshare(call: &mut PipelineCall, frame_bytes: usize) {
     let value = match &mut call.call {
         Some(Call::CriticalPut(put)) => &mut put.value,
@@ -88,8 +87,8 @@ pub(super) struct Waiting {
     pub bytes: usize,
 }
 
-/// The waiting calls of one stream: renewals go first, then holders and waiters, then what begins something or reads without a
-/// lock. Each of the three keeps the order of arrival.
+/// The waiting calls of one stream: renewals first, then calls of holders and waiters, then new work and reads without a lock.
+/// Each of the three keeps the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct CallQueue {
     queues: [VecDeque<Waiting>; 3],

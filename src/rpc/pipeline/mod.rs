@@ -1,7 +1,7 @@
-//! Pipeline: many calls over one stream, each of which means what it means by itself.
+//! Pipeline: many calls over one stream, each with the meaning that it has alone.
 //!
-//! A task of its own makes the calls, so that they go on also while their answers are not taken. It reads no further while as
-//! much is in flight, or waits to be taken, as one stream may have.
+//! A task of its own makes the calls, so that they go on while their answers are not taken. It reads no further frame while the
+//! stream has as many calls or bytes as it may have.
 
 mod answers;
 mod call_queue;
@@ -29,7 +29,7 @@ pub use self::answers::Answers;
 use self::answers::MadeFrame;
 use self::call_queue::{CallQueue, Kind, Waiting, unshare, waits, writes};
 use self::caller::Caller;
-use super::budget::{Charge, ChargeKind, ConnectionInfo, READS_MAX};
+use super::budget::{CALL_BYTES, Charge, ChargeKind, ConnectionInfo, READS_MAX};
 use super::deadline::Deadline;
 use super::keep_alive::Connected;
 use super::route::Router;
@@ -52,14 +52,12 @@ const BYTES_MAX: usize = 16 * 1024 * 1024;
 /// How large a frame of answers becomes, unless one answer is larger. While the connection is full, as many bytes are read ahead:
 /// renewals are among them.
 const FRAME_BYTES: usize = 256 * 1024;
-/// The memory of a call in flight: some 10 KB were measured of one that waits (docs/performance.md).
-const CALL_BYTES: u64 = 8 * 1024;
 /// How often the waiting calls are searched for late ones.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Makes the calls of a stream. It ends where the client ends its side, a little before the deadline, and with a status when
-/// the replica stops, where a frame makes no sense, or where its client is not known any more; all but the last two let the calls
-/// in flight be answered before.
+/// Makes the calls of a stream. It ends when the client ends its side, a little before the deadline, and with a status when the
+/// replica stops, a frame makes no sense, or the client is not known any more. Calls in flight are answered before, except in the
+/// last two cases.
 pub fn answers(
     router: Router,
     request: Request<Streaming<PipelineRequest>>,
@@ -110,15 +108,15 @@ struct CallMade {
     waited: bool,
 }
 
-/// Why nothing more is read.
+/// The end of reading.
 enum ReadEnd {
-    /// What is in flight is answered first.
+    /// Calls in flight are answered first.
     Orderly,
     /// The client made no sense, or is gone.
     AtOnce(Status),
 }
 
-/// What the task of a stream has.
+/// The state of a stream's task.
 struct Pipe {
     caller: Arc<Caller>,
     /// Calls that wait for room.
@@ -135,7 +133,7 @@ struct Pipe {
     /// Answers that were not taken yet: renewals first.
     answers: VecDeque<PipelineAnswer>,
     answered_bytes: usize,
-    /// What the connection holds of all that; `None` where there is no connection.
+    /// The bytes of the connection's account; `None` without a connection.
     held: Option<Charge>,
     /// The replica stops: calls are read, and refused.
     is_stopping: bool,
@@ -157,7 +155,8 @@ impl Pipe {
         let mut stopping = self.caller.stopping.clone();
         let mut stopped = pin!(stopping.stopped());
         let caller = Arc::clone(&self.caller);
-        let mut unknown = pin!(caller.router.access().ended(&caller.context.login));
+        let (access, login) = (caller.router.access(), &caller.context.login);
+        let mut unknown = pin!(access.until_refused(|| access.still_knows(login)));
         let mut end = None;
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -215,7 +214,7 @@ impl Pipe {
         !self.answers.is_empty()
     }
 
-    /// Counts what there is as held by the connection.
+    /// Counts the bytes of calls and answers in the account.
     fn count(&mut self) {
         let bytes = self.queue.bytes() + self.asked_bytes + self.answered_bytes;
         if let Some(held) = &mut self.held {
@@ -223,14 +222,14 @@ impl Pipe {
         }
     }
 
-    /// Whether the connection holds less than it may. A stream that does nothing, or only waits for locks, may go on whatever
-    /// others do: what would end its waiting may be among what was not begun.
+    /// Whether the connection has room. A stream without calls in flight, or only with waits for locks, may always go on: the
+    /// call that ends a wait may be among its waiting ones.
     fn connection_has_room(&self) -> bool {
         let has_room = |held: &Charge| held.account().has_room();
         self.in_flight.len() <= self.waits || self.held.as_ref().is_none_or(has_room)
     }
 
-    /// Returns once the connection holds less than it may, where that is what keeps calls from being begun.
+    /// Returns once the connection has room; never if it has room now.
     fn until_room(&self) -> impl Future<Output = ()> + use<> {
         let held_up = !self.connection_has_room();
         let account =
@@ -272,7 +271,7 @@ impl Pipe {
         self.answers.len() >= FRAME_CALLS_MAX || self.answered_bytes >= FRAME_BYTES
     }
 
-    /// The next frame of answers, taken from those that wait.
+    /// The next frame of answers.
     fn frame(&mut self) -> MadeFrame {
         let (mut bytes, mut count) = (0, 0);
         for answer in self.answers.iter().take(FRAME_CALLS_MAX) {
@@ -369,7 +368,7 @@ impl Pipe {
         self.cancels.contains_key(&call_id) || self.queue.has(call_id)
     }
 
-    /// Ends a call that nobody waits for, as one by itself ends with its stream.
+    /// Ends a call that its client gave up, as the end of its stream ends a call alone.
     fn give_up(&mut self, call_id: u64) {
         if let Some(cancel) = self.cancels.get(&call_id) {
             return cancel.abort();
@@ -379,7 +378,7 @@ impl Pipe {
         }
     }
 
-    /// Begins what there is room for: renewals first, of the others the one that came first.
+    /// Begins the calls that have room.
     fn begin_more(&mut self) {
         loop {
             let room = |kind| self.is_stopping || self.has_room(kind);

@@ -1,9 +1,8 @@
-//! Where a call is made (H1): at the home of its key, or the keeper of its session.
+//! Routing (H1): a call is made at the home of its key, or at the keeper of its session.
 //!
-//! The asked replica passes a call on: to the home that it remembers, else to the replica that is ranked first for the
-//! key. Whoever is asked so serves, or says where else to ask; that is followed where it is newer than what was known,
-//! three times at most (H10). A key whose home is gone is taken over; from one that cannot be called it is asked for through
-//! the store. A write that may have been done is never sent once more.
+//! The asked replica forwards a call to the remembered home, else to the replica that ranks first for the key. That one serves
+//! it, or names another home; a newer home is followed, three times at most (H10). A key whose home is gone is taken over; a home
+//! that cannot be called is asked for the key through the store. A write that may have been done is never sent again.
 
 use std::future::Future;
 
@@ -16,9 +15,9 @@ use crate::rpc::calls::Target;
 use crate::rpc::peer::ForwardOutcome;
 use crate::rpc::status;
 
-/// How often a call is passed on.
+/// How often a call is forwarded.
 const HOPS_MAX: usize = 3;
-/// How often a call is tried, here or elsewhere, before its caller is told to come again.
+/// How often a call is tried, here or elsewhere, before it is refused.
 const TRIES_MAX: usize = 10;
 
 /// What routing asks of this replica.
@@ -54,21 +53,21 @@ impl RouteView for Engine {
     }
 }
 
-/// One call, to be made where it belongs.
+/// A call that is routed to its home.
 pub trait RoutedCall: Sync {
-    /// What it brings.
+    /// Its answer.
     type Answer: Send;
 
     /// What it is about.
     fn target(&self) -> &Target;
 
-    /// What may have been done is not done once more.
+    /// It may not be made twice.
     fn is_write(&self) -> bool;
 
-    /// As [`UnaryCall::changes`](crate::rpc::calls::UnaryCall::changes).
+    /// As [`UnaryCall::CHANGES`](crate::rpc::calls::UnaryCall::CHANGES).
     fn changes(&self) -> bool;
 
-    /// What its caller learns of what the engine did not do. May be an answer.
+    /// The answer or status for an error of the engine.
     fn failed(&self, error: EngineError) -> Result<Self::Answer, Status> {
         Err(status::of_engine(&error))
     }
@@ -88,7 +87,7 @@ pub fn ranked(membership: &impl RouteView, target: &Target) -> Presence {
     }
 }
 
-/// Where a call is made first: at the home that is remembered, else where it ranks.
+/// The first replica to try: the remembered home, else the replica that ranks first.
 pub fn expected(
     membership: &impl RouteView,
     homes: &Homes,
@@ -105,7 +104,7 @@ pub fn expected(
     }
 }
 
-/// Makes a call where it belongs. Goes on for as long as it is polled, so its caller sets the time.
+/// Makes a call at its home, for as long as it is polled.
 pub async fn route<C: RoutedCall>(
     membership: &impl RouteView,
     homes: &Homes,
@@ -119,7 +118,7 @@ pub async fn route<C: RoutedCall>(
     };
     let made = routed(membership, homes, call, &mut attempt).await;
     match made {
-        // That this try did nothing says nothing of the one before.
+        // This try did nothing, but an earlier one may have.
         Err(_) if attempt.is_in_doubt => Err(status::not_heard()),
         made => made,
     }
@@ -147,16 +146,16 @@ async fn routed<C: RoutedCall>(
             next = match membership.presence(home) {
                 Presence::Live(peer) if !attempt.lost.contains(&home) => {
                     if !attempt.follows(version) {
-                        // Who has it says that it has it not: one of them will learn of it soon.
+                        // The named home denies it: one of the two will learn of the other soon.
                         return call.failed(EngineError::Elsewhere { home, version });
                     }
                     Presence::Live(peer)
                 }
-                // Known to this process already, and to this call of it not yet.
+                // This process became the home meanwhile.
                 Presence::Local => Presence::Local,
                 Presence::Live(_) | Presence::Suspected | Presence::Down | Presence::Unsure => {
                     match membership.take_over(target, home).await {
-                        // Somebody else was quicker: the next try here says who.
+                        // Another replica was quicker: the next try here names it.
                         Ok(()) | Err(EngineError::Elsewhere { .. }) => {}
                         Err(error) => return call.failed(error),
                     }
@@ -199,19 +198,19 @@ async fn routed<C: RoutedCall>(
     Err(status::unsettled())
 }
 
-/// What one call has learned on its way.
+/// The state of one call on its way.
 struct RouteAttempt {
     hops: usize,
-    /// The highest version that said where to ask.
+    /// The highest version of a named home.
     newest: Option<u64>,
-    /// Who could not be called.
+    /// The replicas that could not be called.
     lost: Vec<ReplicaId>,
-    /// One of them may have made or ended what the call is about.
+    /// One of them may have done the call.
     is_in_doubt: bool,
 }
 
 impl RouteAttempt {
-    /// Whether to follow what has this version.
+    /// Whether to follow a home of this version.
     fn follows(&mut self, version: u64) -> bool {
         let is_newer = self.newest.is_none_or(|newest| version > newest);
         if !is_newer || self.hops == HOPS_MAX {

@@ -1,5 +1,4 @@
-//! Takes the calls of clients to where they belong: puts [`route`], the engine of this replica and the way to the others
-//! together.
+//! Brings the calls of clients to their homes, by [`route`], the engine of this replica and the way to the others.
 
 use std::sync::Arc;
 
@@ -22,9 +21,9 @@ use crate::rpc::deadline::{Deadline, by, by_or};
 use crate::rpc::peer::{ForwardOutcome, PeerClient};
 use crate::rpc::peer_proto::ForwardWatchResponse;
 
-/// In which metadata a client may say in which zone it is: its keys move there, rather than to where it was asked (H8).
+/// The metadata with the zone of a client: its keys move there, rather than to the asked replica (H8).
 const ZONE: &str = "fermata-zone";
-/// A longer one counts as none.
+/// A longer zone counts as none.
 const ZONE_BYTES_MAX: usize = 64;
 
 /// Cheap to clone.
@@ -51,13 +50,13 @@ impl Router {
         }
     }
 
-    /// For callers who may do what this allows only.
+    /// Only for callers with permission by `check`.
     #[must_use]
     pub fn with_access(self, check: AccessCheck) -> Router {
         Router { check, ..self }
     }
 
-    /// Says who may do what.
+    /// The check of permissions.
     pub fn access(&self) -> &AccessCheck {
         &self.check
     }
@@ -72,13 +71,13 @@ impl Router {
         &self.limits
     }
 
-    /// The zone that a call comes from, where it says so.
+    /// The zone of a call, if its client names it.
     pub fn zone_of<T>(&self, request: &Request<T>) -> Option<Arc<str>> {
         let zone = request.metadata().get(ZONE)?.to_str().ok()?;
         (zone.len() <= ZONE_BYTES_MAX).then(|| zone.into())
     }
 
-    /// What goes with this call.
+    /// The context of this call.
     pub fn context<T>(&self, request: &Request<T>) -> CallContext {
         let zone = self.zone_of(request);
         let login = request.extensions().get::<Login>();
@@ -93,7 +92,7 @@ impl Router {
         }
     }
 
-    /// Makes a call that came by itself, and says in the metadata of the answer who the home is.
+    /// Makes a unary call, and names the home in the metadata of the answer.
     pub async fn unary<C: UnaryCall>(
         &self,
         request: Request<C::Ask>,
@@ -103,7 +102,7 @@ impl Router {
         Ok(served.into_response())
     }
 
-    /// Makes a call where it belongs, within its deadline.
+    /// Makes a call at its home, within its deadline.
     pub async fn call<C: UnaryCall>(
         &self,
         ask: C::Ask,
@@ -124,7 +123,7 @@ impl Router {
         self.make_part(call, context, answer_by).await
     }
 
-    /// As [`Router::make`], as a part of a call about more: whose span does not name it.
+    /// As [`Router::make`], for one part of a call: the span does not name it.
     pub async fn make_part<C: UnaryCall>(
         &self,
         call: &C,
@@ -133,33 +132,21 @@ impl Router {
     ) -> Result<Served<C::Answer>, Status> {
         let (login, needs, target) = (&context.login, call.needs(), call.target());
         let made = self.make_checked(call, context, answer_by);
-        let came = match call.waits() {
+        match call.waits() {
             false => {
                 self.check.check(login, needs, &target)?;
                 made.await
             }
-            // What was allowed when a wait began may be so no more.
+            // The permission of a wait may end.
             true => tokio::select! {
                 biased;
-                refused = self.check.until_refused(login, needs, &target) => Err(refused),
+                refused = self.check.until_refused(|| self.check.check(login, needs, &target)) => Err(refused),
                 came = made => came,
             },
-        };
-        self.note_refused(login, &target, &came);
-        came.or_else(|refusal| {
-            let answer = call.refused(refusal)?;
-            Ok(Served { answer, home: None })
-        })
-    }
-
-    /// A call about a lockRef that its caller was never given is in the audit log.
-    fn note_refused<A>(&self, login: &Login, target: &Target, came: &Result<A, Status>) {
-        if let (Err(status), Target::LockRef(lock_ref)) = (came, target) {
-            self.check.note_refused(login, lock_ref, status);
         }
     }
 
-    /// As [`Router::make_part`], of what needs no more than the secret of its entry: its end.
+    /// As [`Router::make_part`] without a check of permission: the secret of an entry is enough to end it.
     pub async fn make_checked<C: UnaryCall>(
         &self,
         call: &C,
@@ -177,7 +164,7 @@ impl Router {
         by_or(answer_by, late, route(&self.engine, &self.homes, &routed)).await
     }
 
-    /// The replica that a call about this is passed on to first; `None` where it is made here.
+    /// The expected home of this, another replica; `None` for this one.
     pub fn expected(&self, target: &Target) -> Option<Arc<Peer>> {
         let ranked = hops::ranked(&self.engine, target);
         match hops::expected(&self.engine, &self.homes, target, &ranked) {
@@ -186,8 +173,8 @@ impl Router {
         }
     }
 
-    /// Has the replica that is expected to serve these lockRefs renew them in one call: what came of each, in their
-    /// order. `None` of one that it did not serve, or may not have: that is to be made by itself.
+    /// Has the expected home of these lockRefs renew them in one call, and returns the results in order. `None` for one without a
+    /// result: it is to be renewed alone.
     pub async fn renew_at(
         &self,
         peer: &Peer,
@@ -206,13 +193,9 @@ impl Router {
             tracing::debug!(replica = %peer.id, ?came, "renewals were not forwarded in one call");
             return calls.iter().map(|_| None).collect();
         };
-        let each = calls.iter().zip(each).map(|(call, came)| match came {
+        let each = each.into_iter().map(|came| match came {
             ForwardOutcome::Answered(served) => Some(Ok(served.answer)),
-            ForwardOutcome::Refused(refusal) => {
-                let refused = Err(refusal);
-                self.note_refused(&context.login, &call.target(), &refused);
-                Some(refused)
-            }
+            ForwardOutcome::Refused(refusal) => Some(Err(refusal)),
             ForwardOutcome::Elsewhere { .. }
             | ForwardOutcome::NotAsked(_)
             | ForwardOutcome::Unknown(_) => None,
@@ -220,7 +203,7 @@ impl Router {
         each.collect()
     }
 
-    /// A stream ended that the client of a session sent renewals on: tells whoever keeps that session.
+    /// The KeepAlive stream of a session's client ended: tells the keeper of the session.
     pub fn disconnected(&self, session: SessionId) {
         let Some(KnownHome::Remote(keeper)) = self.homes.of(&Target::Session(session)) else {
             return self.engine.disconnected(session);
@@ -230,7 +213,7 @@ impl Router {
         }
     }
 
-    /// Watches a lockRef where its home is; `text` is how its client gave it.
+    /// Watches a lockRef at its home; `text` is the lockRef as its client gave it.
     pub async fn watch(
         &self,
         lock_ref: &LockRef,
@@ -248,9 +231,7 @@ impl Router {
             context,
         };
         let answer_by = context.deadline.answer_within(self.limits.call_max());
-        let begun = by(answer_by, route(&self.engine, &self.homes, &routed)).await;
-        self.note_refused(&context.login, &routed.target, &begun);
-        begun
+        by(answer_by, route(&self.engine, &self.homes, &routed)).await
     }
 }
 
@@ -275,7 +256,7 @@ impl<C: UnaryCall> RoutedCall for RoutedUnary<'_, C> {
     }
 
     fn changes(&self) -> bool {
-        self.call.changes()
+        C::CHANGES
     }
 
     fn failed(&self, error: EngineError) -> Result<Self::Answer, Status> {
@@ -308,7 +289,7 @@ fn no_way<A>() -> ForwardOutcome<A> {
     )
 }
 
-/// Where the news of a watched lockRef come from.
+/// The source of news of a watched lockRef.
 pub enum WatchSource {
     /// From this replica.
     Local(Watch),
