@@ -46,6 +46,7 @@ use crate::rpc::lock_service::LockServiceRpc;
 use crate::rpc::peer::PING_EVERY as PEER_PING_EVERY;
 pub use crate::rpc::peer::{PeerClient, PeerSecret, PeerTls, PeerTlsFiles, SecretError};
 use crate::rpc::peer_service::{PeerRpc, STREAMS_MAX};
+use crate::rpc::route::Router;
 use crate::rpc::stopping::Stopping;
 use connection::Admitted;
 use handshake::Side;
@@ -337,13 +338,11 @@ impl Server {
         stopping: Stopping,
         health: &Health,
     ) -> Result<Routes, ServerError> {
-        let lock_admin = LockAdminRpc::new(
-            self.engine.clone(),
-            stopping.clone(),
-            Arc::clone(&self.ids),
-            self.peers.clone(),
-        )
-        .with_access(self.check.clone());
+        let engine = self.engine.clone();
+        let router = Router::new(engine, Arc::clone(&self.ids), self.peers.clone());
+        let router = router.with_access(self.check.clone());
+        let lock_admin = LockAdminRpc::new(router.clone(), stopping.clone());
+        let lock_service = LockServiceServer::new(LockServiceRpc::new(router, stopping));
         let bytes_max = limits.message_bytes_max;
         let reflection = || {
             tonic_reflection::server::Builder::configure()
@@ -352,30 +351,25 @@ impl Server {
                 .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
-        Ok(Routes::new(self.lock_service(stopping))
-            .add_service(LockAdminServer::new(lock_admin).max_decoding_message_size(bytes_max))
-            .add_service(
-                health
-                    .service()
-                    .max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
-            )
-            .add_service(
-                reflection()
-                    .build_v1()?
-                    .max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
-            )
-            .add_service(
-                reflection()
-                    .build_v1alpha()?
-                    .max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
-            ))
-    }
-
-    fn lock_service(&self, stopping: Stopping) -> LockServiceServer<LockServiceRpc> {
-        let ids = Arc::clone(&self.ids);
-        let rpc = LockServiceRpc::new(self.engine.clone(), stopping, ids, self.peers.clone());
-        LockServiceServer::new(rpc.with_access(self.check.clone()))
-            .max_decoding_message_size(self.engine.limits().message_bytes_max)
+        Ok(
+            Routes::new(lock_service.max_decoding_message_size(bytes_max))
+                .add_service(LockAdminServer::new(lock_admin).max_decoding_message_size(bytes_max))
+                .add_service(
+                    health
+                        .service()
+                        .max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
+                )
+                .add_service(
+                    reflection()
+                        .build_v1()?
+                        .max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
+                )
+                .add_service(
+                    reflection()
+                        .build_v1alpha()?
+                        .max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
+                ),
+        )
     }
 }
 

@@ -21,14 +21,31 @@ pub struct Origin {
     pub unix_user: Option<u32>,
 }
 
-/// The machine of an address. Of IPv6 the first 64 bits: one machine has all of the others.
-pub fn machine(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            let network = address.to_bits() >> 64 << 64;
-            IpAddr::V6(Ipv6Addr::from_bits(network))
+/// One who has a share of connections, and of calls without an identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ShareOf {
+    /// A machine. Of IPv6 the first 64 bits: one machine has all of the others.
+    Address(IpAddr),
+    /// A user at the other end of a Unix socket.
+    UnixUser(u32),
+    /// All of unknown origin.
+    Unknown,
+}
+
+impl ShareOf {
+    /// By the origin of a connection.
+    pub fn of(origin: Option<&Origin>) -> ShareOf {
+        let address = origin.and_then(|origin| origin.address);
+        let user = origin.and_then(|origin| origin.unix_user);
+        match (address.map(|address| address.to_canonical()), user) {
+            (Some(IpAddr::V6(address)), _) => {
+                let network = address.to_bits() >> 64 << 64;
+                ShareOf::Address(IpAddr::V6(Ipv6Addr::from_bits(network)))
+            }
+            (Some(address), _) => ShareOf::Address(address),
+            (None, Some(user)) => ShareOf::UnixUser(user),
+            (None, None) => ShareOf::Unknown,
         }
-        address @ IpAddr::V4(_) => address,
     }
 }
 
@@ -46,14 +63,9 @@ pub struct Login {
 
 #[derive(Clone, Debug)]
 enum Share {
-    /// Nobody's.
-    None,
-    /// Of the machine that it calls from.
-    Machine(IpAddr),
-    /// Of a user here.
-    UnixUser(u32),
-    /// As the replica says that passed it on.
-    Of(Arc<str>),
+    By(ShareOf),
+    /// As the forwarding replica says.
+    Named(Arc<str>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -103,7 +115,7 @@ impl Login {
         Login {
             identity: Arc::from(""),
             from: Arc::from(""),
-            share: Share::None,
+            share: Share::By(ShareOf::Unknown),
             by: By::Nothing,
         }
     }
@@ -112,10 +124,10 @@ impl Login {
     pub fn share_of(&self) -> Arc<str> {
         match &self.share {
             _ if !self.identity.is_empty() => Arc::clone(&self.identity),
-            Share::Machine(address) => Arc::from(machine(*address).to_string()),
-            Share::UnixUser(user) => Arc::from(format!("unix:{user}")),
-            Share::Of(who) => Arc::clone(who),
-            Share::None => Arc::from(""),
+            Share::By(ShareOf::Address(address)) => Arc::from(address.to_string()),
+            Share::By(ShareOf::UnixUser(user)) => Arc::from(format!("unix:{user}")),
+            Share::By(ShareOf::Unknown) => Arc::from(""),
+            Share::Named(who) => Arc::clone(who),
         }
     }
 
@@ -123,7 +135,7 @@ impl Login {
     pub fn passed_on(identity: &str, share_of: &str) -> Login {
         Login {
             identity: Arc::from(identity),
-            share: Share::Of(Arc::from(share_of)),
+            share: Share::Named(Arc::from(share_of)),
             ..Login::nobody()
         }
     }
@@ -139,17 +151,12 @@ impl Policy {
         token: Option<&[u8]>,
     ) -> Result<Login, LoginRefused> {
         let from = caller.map_or_else(|| Arc::from(""), |caller| Arc::clone(&caller.from));
-        let address = caller.and_then(|caller| caller.address);
         let unix_user = caller.and_then(|caller| caller.unix_user);
-        let share = match (address, unix_user) {
-            (Some(address), _) => Share::Machine(address),
-            (None, Some(user)) => Share::UnixUser(user),
-            (None, None) => Share::None,
-        };
+        let share = ShareOf::of(caller);
         let login = |identity, by| Login {
             identity,
             from: Arc::clone(&from),
-            share,
+            share: Share::By(share),
             by,
         };
         if let (Some(tokens), Some(token)) = (&self.tokens, token) {

@@ -17,7 +17,7 @@ use fermata_files::{ReadError, SMALL_FILE_BYTES_MAX, read_regular};
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
-pub use login::{Login, LoginRefused, Origin, machine};
+pub use login::{Login, LoginRefused, Origin, ShareOf};
 pub use rules::{Rules, RulesError, Scope, Verb, Verbs};
 pub use tokens::{NewToken, TokenError, Tokens};
 

@@ -20,7 +20,7 @@ use crate::access::{Access, Login, LoginRefused, Origin, Scope, Verb, Verbs};
 const OPEN: &str = "/grpc.health.";
 
 /// The begin of a header with a token.
-const BEARER: &[u8] = b"bearer ";
+const BEARER: &str = "bearer ";
 
 /// The target of lines of the audit log, in filters.
 const AUDIT: &str = "fermata::audit";
@@ -272,7 +272,7 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&[u8]>, LoginRefused> {
     let bytes = value.as_bytes();
     let (scheme, token) = bytes.split_at(BEARER.len().min(bytes.len()));
     match values.next() {
-        None if scheme.eq_ignore_ascii_case(BEARER) => Ok(Some(token.trim_ascii())),
+        None if scheme.eq_ignore_ascii_case(BEARER.as_bytes()) => Ok(Some(token.trim_ascii())),
         _ => Err(LoginRefused::Malformed),
     }
 }

@@ -27,10 +27,6 @@ use crate::lock::SessionId;
 /// the answers keep their order.
 const RENEWALS_MAX: usize = 256;
 
-/// How many sessions a stream remembers: twice the renewals in flight, for a client with as many sessions without a
-/// disconnect_grace. The end of the stream is not reported for further ones; they live for their TTL.
-const SESSIONS_MAX: usize = 2 * RENEWALS_MAX;
-
 /// The sessions that a stream remembers: the latest renewed ones. A closed session is not renewed any more, and makes room for
 /// others.
 struct Remembered {
@@ -75,12 +71,13 @@ pub(super) struct Connected {
 }
 
 impl Connected {
-    /// Remembers at most `sessions_max` sessions.
-    pub(super) fn new(router: Router, stopping: Stopping, sessions_max: usize) -> Connected {
+    /// For a stream with so many renewals in flight. It remembers twice as many sessions: a client may have as many without a
+    /// disconnect_grace. The end of the stream is not reported for further ones; they live for their TTL.
+    pub(super) fn new(router: Router, stopping: Stopping, renewals_max: usize) -> Connected {
         Connected {
             router,
             stopping,
-            sessions: Mutex::new(Remembered::new(sessions_max)),
+            sessions: Mutex::new(Remembered::new(2 * renewals_max)),
         }
     }
 
@@ -157,7 +154,7 @@ pub fn stream(
     let message_bytes_max = router.limits().message_bytes_max;
     let deadline = context.deadline;
     let access = router.access().clone();
-    let connected = Arc::new(Connected::new(router, stopping.clone(), SESSIONS_MAX));
+    let connected = Arc::new(Connected::new(router, stopping.clone(), RENEWALS_MAX));
     let login = context.login.clone();
     let open = Some((asks, stopping.clone(), access));
     let asked = stream::unfold(open, move |open| {
@@ -213,15 +210,15 @@ mod tests {
     #[test]
     fn a_stream_remembers_the_sessions_that_were_renewed_last() {
         let session = |number: u128| SessionId(uuid::Uuid::from_u128(number));
-        let most = SESSIONS_MAX as u128;
-        let mut remembered = Remembered::new(SESSIONS_MAX);
+        let most = 8;
+        let mut remembered = Remembered::new(8);
         for number in 0..most {
             remembered.note(session(number));
         }
         // The first one is renewed, and so the second one makes room.
         remembered.note(session(0));
         remembered.note(session(most));
-        assert_eq!(remembered.sessions.len(), SESSIONS_MAX);
+        assert_eq!(remembered.sessions.len(), 8);
         assert!(remembered.sessions.contains_key(&session(0)));
         assert!(!remembered.sessions.contains_key(&session(1)));
         assert!(remembered.sessions.contains_key(&session(most)));

@@ -77,48 +77,18 @@ fn foreign() -> FieldProblem {
     FieldProblem::Malformed(why.to_owned())
 }
 
-/// Collects the entries of a page until it is large enough. The first entry always fits.
-#[derive(Debug)]
-pub struct Filling<T> {
-    entries: Vec<T>,
-    bytes: usize,
-    full: bool,
-}
-
-impl<T: prost::Message> Filling<T> {
-    /// An empty page.
-    pub fn new() -> Self {
-        Filling {
-            entries: Vec::new(),
-            bytes: 0,
-            full: false,
+/// The messages of a page, at most `limit` and as far as their size allows, and whether there are more. The first one always
+/// fits.
+pub fn fill<M: prost::Message>(messages: impl Iterator<Item = M>, limit: usize) -> (Vec<M>, bool) {
+    let (mut page, mut bytes) = (Vec::new(), 0usize);
+    for message in messages {
+        bytes = bytes.saturating_add(message.encoded_len());
+        if page.len() == limit || (!page.is_empty() && bytes > PAGE_BYTES_MAX) {
+            return (page, true);
         }
+        page.push(message);
     }
-
-    /// Adds an entry; false if the page was full without it.
-    pub fn push(&mut self, entry: T) -> bool {
-        let bytes = entry.encoded_len();
-        if !self.entries.is_empty() && self.bytes.saturating_add(bytes) > PAGE_BYTES_MAX {
-            self.full = true;
-        }
-        if self.full {
-            return false;
-        }
-        self.bytes = self.bytes.saturating_add(bytes);
-        self.entries.push(entry);
-        true
-    }
-
-    /// The entries.
-    pub fn entries(self) -> Vec<T> {
-        self.entries
-    }
-}
-
-impl<T: prost::Message> Default for Filling<T> {
-    fn default() -> Self {
-        Filling::new()
-    }
+    (page, false)
 }
 
 /// A page of the engine as messages, and the cursor of the next page: at the cut for its size, else the `next` of the engine.
@@ -127,16 +97,13 @@ pub fn filled<T, C, M: prost::Message>(
     cursor: impl Fn(&T) -> C,
     message: impl Fn(T) -> M,
 ) -> (Vec<M>, Option<C>) {
-    let mut filling = Filling::new();
-    let mut last = None;
-    for item in page.items {
-        let at = cursor(&item);
-        if !filling.push(message(item)) {
-            return (filling.entries(), last);
-        }
-        last = Some(at);
+    let mut cursors: Vec<C> = page.items.iter().map(cursor).collect();
+    let (messages, is_cut) = fill(page.items.into_iter().map(message), usize::MAX);
+    cursors.truncate(messages.len());
+    match is_cut {
+        true => (messages, cursors.pop()),
+        false => (messages, page.next),
     }
-    (filling.entries(), page.next)
 }
 
 /// `page_token` of a listing of keys.
@@ -213,10 +180,9 @@ mod tests {
         let table = Table {
             name: "x".repeat(600 * 1024),
         };
-        let mut page = Filling::new();
-        assert!(page.push(table.clone()));
-        assert!(!page.push(table));
-        assert!(!page.push(Table::default()), "no entry may be left out");
-        assert_eq!(page.entries().len(), 1);
+        let small = Table::default();
+        let (page, is_cut) = fill([table.clone(), table.clone(), small].into_iter(), 9);
+        assert_eq!((page.len(), is_cut), (1, true), "no entry may be left out");
+        assert_eq!(fill([table].into_iter(), 9).1, false);
     }
 }

@@ -14,7 +14,7 @@ use futures_util::future::{join, join_all, ready};
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
-use super::budget::{ChargeKind, wide};
+use super::budget::{CALL_BYTES, ChargeKind, wide};
 use super::calls::{AcquireLock, CallContext, UnaryCall as _};
 use super::deadline::{by, later};
 use super::part_limit::{Part, PartLimit};
@@ -27,10 +27,8 @@ use crate::lock::ReplicaId;
 /// asks at half of that.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-/// The memory of one renewal from its request on, in bytes …
+/// The memory of one renewal from its request on, in bytes. In progress it counts as a call besides.
 const ASKED_BYTES: u64 = 1024;
-/// … and of its work in addition, in bytes: 50 KiB at most, which few have.
-const PART_BYTES: u64 = 32 * 1024;
 
 /// The result of one renewal.
 type Renewed = Result<AcquireLockResponse, Status>;
@@ -164,7 +162,7 @@ impl Renewals<'_> {
             return Err(status::outcome_unknown());
         }
         let connection = self.context.connection.as_ref();
-        let _kept = connection.map(|connection| connection.charge(ChargeKind::Call, PART_BYTES));
+        let _kept = connection.map(|connection| connection.charge(ChargeKind::Call, CALL_BYTES));
         let made = self.router.make_part(call, self.context, self.answer_by);
         let served = by(self.answer_by, made).await?;
         Ok(served.answer)

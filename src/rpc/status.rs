@@ -346,44 +346,28 @@ pub fn write_unknown() -> Status {
 
 /// The replicas do not agree yet on the home.
 pub fn unsettled() -> Status {
-    StatusBuilder::new(
-        Code::Unavailable,
-        "the replicas do not agree yet on the home; repeat the call",
-        "ELSEWHERE",
-    )
-    .retry_after(RETRY_SOON)
-    .status()
+    let words = "the replicas do not agree yet on the home; repeat the call";
+    let unsettled = StatusBuilder::new(Code::Unavailable, words, "ELSEWHERE");
+    unsettled.retry_after(RETRY_SOON).status()
 }
 
 /// The caller is no replica of this service.
 pub fn no_peer() -> Status {
-    StatusBuilder::new(
-        Code::Unauthenticated,
-        "this address serves only replicas that present the secret of this service (peers.secret_file)",
-        "NO_PEER",
-    )
-    .status()
+    let words = "this address serves only replicas that present the secret of this service (peers.secret_file)";
+    StatusBuilder::new(Code::Unauthenticated, words, "NO_PEER").status()
 }
 
 /// The message of a call did not come in.
 pub fn message_late() -> Status {
-    StatusBuilder::new(
-        Code::Unavailable,
-        "this call did not arrive or begin within its deadline or limits.call_max_ms; nothing was done",
-        "MESSAGE_LATE",
-    )
-    .retry_after(RETRY_SOON)
-    .status()
+    let words = "this call did not arrive or begin within its deadline or limits.call_max_ms; nothing was done";
+    let late = StatusBuilder::new(Code::Unavailable, words, "MESSAGE_LATE");
+    late.retry_after(RETRY_SOON).status()
 }
 
 /// The deadline of a call that changes nothing and is not ours (health, reflection).
 pub fn deadline_exceeded() -> Status {
-    StatusBuilder::new(
-        Code::DeadlineExceeded,
-        "the deadline of this call passed",
-        "DEADLINE",
-    )
-    .status()
+    let words = "the deadline of this call passed";
+    StatusBuilder::new(Code::DeadlineExceeded, words, "DEADLINE").status()
 }
 
 /// This replica stops; the stream is to be opened elsewhere.
@@ -393,21 +377,14 @@ pub fn stopping() -> Status {
 
 /// The client of a call of a Pipeline gave it up.
 pub fn given_up() -> Status {
-    StatusBuilder::new(
-        Code::Cancelled,
-        "the client gave this call up before it was begun",
-        "GIVEN_UP",
-    )
-    .status()
+    let words = "the client gave this call up before it was begun";
+    StatusBuilder::new(Code::Cancelled, words, "GIVEN_UP").status()
 }
 
 /// The same for a call that was begun: its change may go on.
 pub fn given_up_begun(writes: bool) -> Status {
-    let given_up = StatusBuilder::new(
-        Code::Cancelled,
-        "the client gave this call up; it may have been done, or may be yet",
-        "GIVEN_UP",
-    );
+    let words = "the client gave this call up; it may have been done, or may be yet";
+    let given_up = StatusBuilder::new(Code::Cancelled, words, "GIVEN_UP");
     match writes {
         true => given_up.write_unknown().status(),
         false => given_up.status(),
@@ -430,12 +407,8 @@ pub fn one_backup() -> Status {
 
 /// The store makes no backups.
 pub fn no_backups() -> Status {
-    StatusBuilder::new(
-        Code::FailedPrecondition,
-        "this store makes no backups: only the embedded store does",
-        "NO_BACKUPS",
-    )
-    .status()
+    let words = "this store makes no backups: only the embedded store does";
+    StatusBuilder::new(Code::FailedPrecondition, words, "NO_BACKUPS").status()
 }
 
 /// A call is refused because too much is in flight.
@@ -502,23 +475,7 @@ pub fn of_library(code: Code, message: &str, message_bytes_max: usize) -> Option
                 .insert("grpc-accept-encoding", accepted);
             Some(status)
         }
-        Code::Ok
-        | Code::Cancelled
-        | Code::Unknown
-        | Code::InvalidArgument
-        | Code::DeadlineExceeded
-        | Code::NotFound
-        | Code::AlreadyExists
-        | Code::PermissionDenied
-        | Code::ResourceExhausted
-        | Code::FailedPrecondition
-        | Code::Aborted
-        | Code::OutOfRange
-        | Code::Unimplemented
-        | Code::Internal
-        | Code::Unavailable
-        | Code::DataLoss
-        | Code::Unauthenticated => None,
+        _ => None,
     }
 }
 

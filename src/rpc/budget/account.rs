@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::super::part_limit::PartLimit;
 use super::total::Total;
-use super::{SMALL_BYTES, ShareOf, wide};
-use crate::access::Origin;
+use super::{SMALL_BYTES, wide};
+use crate::access::{Origin, ShareOf};
 
 /// The memory of a call by itself: its task, stream and futures. Waiting calls were measured at 12 to 30 KiB
 /// (docs/performance.md).
@@ -55,8 +55,6 @@ struct State {
     answers: u64,
     of_calls: u64,
     calls: usize,
-    /// Since when there is no call.
-    idle_since: Instant,
     /// When a part of an answer was sent last, or the first one was made that is not sent yet.
     sent_at: Instant,
 }
@@ -75,7 +73,6 @@ impl Account {
     pub(super) fn new(total: Arc<Total>, who: ShareOf, listings: Arc<Semaphore>) -> Account {
         let semaphore = |permits| Arc::new(Semaphore::new(permits));
         let half = total.room_bytes();
-        let now = Instant::now();
         Account {
             total,
             who,
@@ -92,8 +89,7 @@ impl Account {
                 answers: 0,
                 of_calls: 0,
                 calls: 0,
-                idle_since: now,
-                sent_at: now,
+                sent_at: Instant::now(),
             }),
         }
     }
@@ -210,12 +206,6 @@ impl Account {
         self.state.lock().calls
     }
 
-    /// Since when there is no call; `None` while there is one.
-    pub(super) fn idle_since(&self) -> Option<Instant> {
-        let state = self.state.lock();
-        (state.calls == 0).then_some(state.idle_since)
-    }
-
     /// Since when it has answers and sends none of them; `None` without answers.
     pub(super) fn untaken_since(&self) -> Option<Instant> {
         let state = self.state.lock();
@@ -308,10 +298,6 @@ impl CallInFlight {
 
 impl Drop for CallInFlight {
     fn drop(&mut self) {
-        let mut state = self.account.state.lock();
-        state.calls -= 1;
-        if state.calls == 0 {
-            state.idle_since = Instant::now();
-        }
+        self.account.state.lock().calls -= 1;
     }
 }

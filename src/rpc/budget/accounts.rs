@@ -7,16 +7,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::total::Total;
-use super::{Account, AccountLimits, ShareOf};
+use super::{Account, AccountLimits};
+use crate::access::ShareOf;
 use crate::clock::{Clock as _, SystemClock};
 use crate::log_throttle::LogThrottle;
 use fermata_guard::shares;
-
-/// How long a connection must have been idle before it makes room for another one.
-const IDLE_MIN: Duration = Duration::from_secs(1);
 
 /// The open connections. Cheap to clone.
 #[derive(Clone)]
@@ -76,20 +74,12 @@ impl Accounts {
         }
     }
 
-    /// One more connection. Without room for it, an idle one is cut off: of those with the largest share the one that was idle
-    /// for longest. `None` if none is idle.
+    /// One more connection; `None` if there are as many as there may be, or the address uses its share.
     pub fn admit(&self, who: ShareOf) -> Option<Connection> {
         let limits = &self.0.total.limits;
         let mut open = self.0.open.lock();
-        let have = open.connections_of(who);
-        if shares::admit(open.accounts.len(), have, limits.connections_max).is_err() {
-            let idle = open.idle_for(who, limits.connections_max, Instant::now())?;
-            self.0.cut(
-                &mut open,
-                idle,
-                "it is idle, and another one needs its room",
-            );
-        }
+        let have = open.shares.get(&who).map_or(0, |one| one.connections);
+        shares::admit(open.accounts.len(), have, limits.connections_max).ok()?;
         open.opened += 1;
         let number = open.opened;
         let share = open.shares.entry(who).or_insert_with(|| OneShare {
@@ -123,10 +113,6 @@ impl Accounts {
 }
 
 impl Open {
-    fn connections_of(&self, who: ShareOf) -> usize {
-        self.shares.get(&who).map_or(0, |share| share.connections)
-    }
-
     fn remove(&mut self, number: u64) -> Option<Arc<Account>> {
         let account = self.accounts.remove(&number)?;
         if let Some(share) = self.shares.get_mut(&account.who()) {
@@ -136,20 +122,6 @@ impl Open {
             }
         }
         Some(account)
-    }
-
-    /// The idle connection that makes room for one of `newcomer`.
-    fn idle_for(&self, newcomer: ShareOf, max: usize, now: Instant) -> Option<u64> {
-        let have = self.connections_of(newcomer);
-        // If the share of the newcomer is used up, only one of its own makes room.
-        let has_share = shares::admit(max.saturating_sub(1), have, max).is_ok();
-        let may_go = |who| who == newcomer || has_share;
-        let idle = self.accounts.iter().filter_map(|(number, account)| {
-            let idle = now.saturating_duration_since(account.idle_since()?);
-            let who = account.who();
-            (idle >= IDLE_MIN && may_go(who)).then(|| (self.connections_of(who), idle, *number))
-        });
-        idle.max().map(|(_, _, number)| number)
     }
 }
 
@@ -235,14 +207,12 @@ mod tests {
         })
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn one_address_leaves_a_tenth_of_the_connections_to_others_and_its_idle_ones_make_room() {
+    #[tokio::test]
+    async fn one_address_leaves_a_tenth_of_the_connections_to_others() {
         let accounts = accounts(100);
         let mut greedy = Vec::new();
         while let Some(connection) = accounts.admit(address(1)) {
-            // In use, so that it makes no room.
-            let call = connection.account().begin(0);
-            greedy.push((connection, call));
+            greedy.push(connection);
         }
         assert_eq!(greedy.len(), 90);
         let mut others = Vec::new();
@@ -250,16 +220,9 @@ mod tests {
             others.push(accounts.admit(address(other)).unwrap());
         }
         assert_eq!(accounts.held().connections, 100);
-        assert!(accounts.admit(address(12)).is_none(), "all are in use");
-        // The one that has most makes room, though one of another was idle for as long.
-        let (connection, call) = greedy.pop().unwrap();
-        drop(call);
-        tokio::time::advance(IDLE_MIN).await;
-        let newcomer = accounts.admit(address(12));
-        assert!(newcomer.is_some());
-        Arc::clone(connection.account()).until_cut().await;
-        assert_eq!(accounts.held().connections, 100);
-        drop(connection);
-        assert_eq!(accounts.held().connections, 100, "it was gone already");
+        assert!(accounts.admit(address(12)).is_none());
+        greedy.pop();
+        assert!(accounts.admit(address(1)).is_none(), "it has its share");
+        assert!(accounts.admit(address(12)).is_some());
     }
 }

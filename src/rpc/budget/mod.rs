@@ -8,7 +8,6 @@ mod account;
 mod accounts;
 mod answer;
 mod received_body;
-mod share_of;
 mod total;
 
 pub use account::{
@@ -17,7 +16,6 @@ pub use account::{
 pub use accounts::{Accounts, Connection, Held};
 pub use answer::{AnswerBody, AnswerForm};
 pub use received_body::{Arrival, ReceivedBody};
-pub use share_of::ShareOf;
 pub use total::AccountLimits;
 
 /// Messages and answers of up to this many bytes, a frame of HTTP/2, neither wait nor are refused: renewals and releases are

@@ -11,7 +11,7 @@ use tracing::field::display;
 
 use super::describe::fill_in_lease;
 use super::merge::{ListedKey, ListedRow, OfHome, merge};
-use super::{ASKED_AT_ONCE, KeySources, asked_within};
+use super::{ASKED_AT_ONCE, asked_within};
 use crate::access::Scope;
 use crate::engine::{Described, EngineError, KeyFilter, Page, Peer, ServedKeys};
 use crate::limits::Limits;
@@ -20,9 +20,7 @@ use crate::rpc::answer;
 use crate::rpc::page::{self, Listing};
 use crate::rpc::parse::{self, Invalid};
 use crate::rpc::peer_proto::{ListKeysResponse, ServedKey};
-
-/// How many bytes of keys one of them is asked about.
-const ROWS_BYTES_MAX: usize = 2 * 1024 * 1024;
+use crate::rpc::route::Router;
 
 /// A ListLocks, parsed.
 #[derive(Debug)]
@@ -62,24 +60,24 @@ impl ListLocks {
     /// Lists the keys: with write-back as the live replicas have them, as far as they answer in time.
     pub async fn answer(
         &self,
-        sources: &KeySources,
+        router: &Router,
         answer_by: Instant,
     ) -> Result<ListLocksResponse, EngineError> {
         // The rest of the time is for the homes, and for the last look at the rows, which takes as long as it takes.
         let within = answer_by.saturating_duration_since(Instant::now()) / 4;
-        let rows = sources.engine.list_rows(&self.filter, self.size, within);
+        let rows = router.engine().list_rows(&self.filter, self.size, within);
         let rows = rows.await?;
-        let listed = match sources.engine.is_write_back(&self.filter.table) {
+        let listed = match router.engine().is_write_back(&self.filter.table) {
             false => Page {
                 items: rows.items.iter().map(ListedKey::of).collect(),
                 next: rows.next.map(|key| key.to_string()),
             },
             true => {
-                let homes = self.homes(sources, &rows, answer_by).await?;
+                let homes = self.homes(router, &rows, answer_by).await?;
                 let mut listed = merge(self.rows(rows), homes, self.size);
                 for key in &mut listed.items {
                     if let Some(holder) = &mut key.summary.holder {
-                        fill_in_lease(&sources.engine, holder);
+                        fill_in_lease(router.engine(), holder);
                     }
                 }
                 listed
@@ -107,19 +105,19 @@ impl ListLocks {
     /// The memory of each live replica, read after the rows: no home lists a key whose entries ended before.
     async fn homes(
         &self,
-        sources: &KeySources,
+        router: &Router,
         rows: &Page<Described, Key>,
         answer_by: Instant,
     ) -> Result<Vec<OfHome>, EngineError> {
-        let here = sources.engine.replica();
+        let here = router.engine().replica();
         let named = rows_of(here, rows);
-        let served = sources.engine.list_here(&self.filter, self.size, &named);
+        let served = router.engine().list_here(&self.filter, self.size, &named);
         let mut homes = vec![OfHome::of(here, &named, &served.await?)];
-        let Some(peers) = &sources.peers else {
+        let Some(peers) = router.peers() else {
             return Ok(homes);
         };
         let within = asked_within(answer_by);
-        let asked = sources.engine.live_peers()?.into_iter();
+        let asked = router.engine().live_peers()?.into_iter();
         let asked = asked.map(|peer: Arc<Peer>| async move {
             let named = rows_of(peer.id, rows);
             let answered = peers.list_keys(&peer, &self.filter, self.size, &named, within);
@@ -133,16 +131,11 @@ impl ListLocks {
     }
 }
 
-/// The keys whose rows name this home, as far as one message takes them; of the others it is not asked.
+/// The keys whose rows name this home.
 fn rows_of(home: ReplicaId, rows: &Page<Described, Key>) -> Vec<Key> {
     let names = |row: &&Described| row.home.as_ref().is_some_and(|of| of.id == home);
-    let named = rows.items.iter().filter(names).map(|row| &row.id.key);
-    let mut bytes = 0;
-    let fits = |key: &&Key| {
-        bytes += key.as_str().len();
-        bytes <= ROWS_BYTES_MAX
-    };
-    named.take_while(fits).cloned().collect()
+    let named = rows.items.iter().filter(names);
+    named.map(|row| row.id.key.clone()).collect()
 }
 
 impl ListedKey {

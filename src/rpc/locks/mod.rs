@@ -8,7 +8,6 @@ mod list;
 mod merge;
 mod served;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 pub use describe::DescribeLock;
@@ -17,22 +16,10 @@ use merge::ListedKey;
 pub use served::{describe_served, list_served};
 use tokio::time::Instant;
 
-use super::peer::PeerClient;
-use crate::engine::Engine;
-
 /// How many replicas are asked at once.
 pub const ASKED_AT_ONCE: usize = 64;
 /// How long another replica has to answer.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
-
-/// The sources of listings.
-#[derive(Clone)]
-pub struct KeySources {
-    /// This replica.
-    pub engine: Engine,
-    /// The way to the others, if there are any.
-    pub peers: Option<Arc<PeerClient>>,
-}
 
 /// How long another replica has, so that the caller gets its answer in any case.
 pub fn asked_within(answer_by: Instant) -> Duration {

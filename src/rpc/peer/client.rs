@@ -46,8 +46,6 @@ const PEERS_MAX: usize = 256;
 const HINT: Duration = Duration::from_secs(2);
 /// How long the engine waits for another replica's word on a session.
 const RENEW: Duration = Duration::from_secs(5);
-/// A whole message fits the window of its stream.
-const WINDOW_MIN: u32 = 1024 * 1024;
 
 /// The connections to other replicas.
 pub struct PeerClient {
@@ -218,9 +216,7 @@ impl PeerClient {
             }
             Some(forward_watch_response::Outcome::Elsewhere(answer)) => elsewhere(&answer),
             Some(forward_watch_response::Outcome::Unable(answer)) => unable(answer),
-            None => ForwardOutcome::NotAsked(
-                "the answer is of an unknown version".to_owned(),
-            ),
+            None => ForwardOutcome::NotAsked("the answer is of an unknown version".to_owned()),
         }
     }
 
@@ -266,9 +262,8 @@ impl PeerClient {
         if address.is_empty() {
             return Err("the replica announced no peer address".to_owned());
         }
-        let window = u32::try_from(self.message_bytes_max)
-            .unwrap_or(WINDOW_MIN)
-            .max(WINDOW_MIN);
+        // A whole message fits the window of its stream.
+        let window = u32::try_from(self.message_bytes_max).unwrap_or(i32::MAX as u32);
         let scheme = match self.tls {
             Some(_) => "https",
             None => "http",
@@ -425,9 +420,7 @@ fn outcome<A: Message + Default>(
         }
         Some(forward_response::Outcome::Elsewhere(answer)) => elsewhere(&answer),
         Some(forward_response::Outcome::Unable(answer)) => unable(answer),
-        None => ForwardOutcome::Unknown(
-            "the answer is of an unknown version".to_owned(),
-        ),
+        None => ForwardOutcome::Unknown("the answer is of an unknown version".to_owned()),
     }
 }
 
@@ -509,11 +502,7 @@ impl Peers for PeerClient {
 
 fn renewed(response: RenewSessionResponse) -> Result<Renewed, PeerError> {
     use renew_session_response::Outcome;
-    let words = || {
-        PeerError::Unreachable(
-            "the answer is of an unknown version".to_owned(),
-        )
-    };
+    let words = || PeerError::Unreachable("the answer is of an unknown version".to_owned());
     match response.outcome.ok_or_else(words)? {
         Outcome::Renewed(renewed) => {
             let span = |span: Option<prost_types::Duration>| span.and_then(|s| s.try_into().ok());

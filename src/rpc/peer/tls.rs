@@ -14,7 +14,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// What is spoken inside.
-const HTTP2: &[u8] = b"h2";
+const HTTP2: &str = "h2";
 
 /// The files of the CA and of this replica, as PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,7 +108,7 @@ impl InForce {
             .with_root_certificates(Arc::clone(&roots))
             .with_client_auth_cert(chain.clone(), key.clone_key())
             .map_err(not_a_pair)?;
-        calling.alpn_protocols = vec![HTTP2.to_vec()];
+        calling.alpn_protocols = vec![HTTP2.into()];
 
         let with_certificate = WebPkiClientVerifier::builder_with_provider(roots, tls::provider())
             .build()
@@ -119,7 +119,7 @@ impl InForce {
             .with_client_cert_verifier(with_certificate)
             .with_single_cert(chain, key)
             .map_err(not_a_pair)?;
-        called.alpn_protocols = vec![HTTP2.to_vec()];
+        called.alpn_protocols = vec![HTTP2.into()];
 
         Ok(InForce {
             calling: TlsConnector::from(Arc::new(calling)),

@@ -68,11 +68,7 @@ pub fn answers(
     let connection = request.extensions().get::<ConnectionInfo>();
     let held = connection.map(|info| info.account.charge(ChargeKind::Message, 0));
     let caller = Arc::new(Caller {
-        connected: Arc::new(Connected::new(
-            router.clone(),
-            stopping.clone(),
-            2 * CALLS_MAX,
-        )),
+        connected: Arc::new(Connected::new(router.clone(), stopping.clone(), CALLS_MAX)),
         zone: router.zone_of(&request),
         router,
         context,

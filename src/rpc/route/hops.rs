@@ -62,10 +62,14 @@ pub trait RoutedCall: Sync {
     fn target(&self) -> &Target;
 
     /// It may not be made twice.
-    fn is_write(&self) -> bool;
+    fn is_write(&self) -> bool {
+        false
+    }
 
     /// As [`UnaryCall::CHANGES`](crate::rpc::calls::UnaryCall::CHANGES).
-    fn changes(&self) -> bool;
+    fn changes(&self) -> bool {
+        false
+    }
 
     /// The answer or status for an error of the engine.
     fn failed(&self, error: EngineError) -> Result<Self::Answer, Status> {

@@ -23,8 +23,6 @@ use crate::rpc::peer_proto::ForwardWatchResponse;
 
 /// The metadata with the zone of a client: its keys move there, rather than to the asked replica (H8).
 const ZONE: &str = "fermata-zone";
-/// A longer zone counts as none.
-const ZONE_BYTES_MAX: usize = 64;
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -66,15 +64,20 @@ impl Router {
         &self.engine
     }
 
+    /// The way to other replicas, if there are any.
+    pub fn peers(&self) -> Option<&PeerClient> {
+        self.peers.as_deref()
+    }
+
     /// The limits in force.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// The zone of a call, if its client names it.
+    /// The zone of a call, if its client names it. One that is longer than any label counts as none.
     pub fn zone_of<T>(&self, request: &Request<T>) -> Option<Arc<str>> {
         let zone = request.metadata().get(ZONE)?.to_str().ok()?;
-        (zone.len() <= ZONE_BYTES_MAX).then(|| zone.into())
+        (zone.len() <= self.limits.owner_bytes_max).then(|| zone.into())
     }
 
     /// The context of this call.
@@ -311,14 +314,6 @@ impl RoutedCall for RoutedWatch<'_> {
 
     fn target(&self) -> &Target {
         &self.target
-    }
-
-    fn is_write(&self) -> bool {
-        false
-    }
-
-    fn changes(&self) -> bool {
-        false
     }
 
     async fn serve_locally(&self) -> Result<WatchSource, EngineError> {
