@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use http::HeaderMap;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tonic::{Extensions, Status};
 
 use super::status;
@@ -104,6 +104,14 @@ impl Deadline {
 /// A span after an instant, also if a clock cannot name their sum.
 pub fn later(from: Instant, span: Duration) -> Instant {
     from.checked_add(span).unwrap_or(from + SPAN_MAX)
+}
+
+/// Returns at an instant; never without one.
+pub async fn until(then: Option<Instant>) {
+    match then {
+        Some(then) => sleep_until(then).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Runs a call of the engine until `answer_by`; after that its outcome is unknown to the caller. It is

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use fermata_proto::{EndReason, KeepAliveRequest, KeepAliveResponse};
 use futures_util::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tonic::{Code, Status, Streaming};
 
 use super::calls::{CallContext, KeepAlive, UnaryCall as _};
-use super::deadline::later;
+use super::deadline::{later, until};
 use super::route::Router;
 use super::status;
 use super::stopping::Stopping;
@@ -161,16 +161,10 @@ pub fn stream(
         let login = login.clone();
         async move {
             let (mut asks, mut stopping, access) = open?;
-            let end = async {
-                match deadline.answer_by() {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 biased;
                 () = stopping.stopped() => Some((StreamInput::Fail(status::stopping()), None)),
-                () = end => None,
+                () = until(deadline.answer_by()) => None,
                 status = access.until_refused(|| access.still_knows(&login)) => Some((StreamInput::Fail(status), None)),
                 asked = asks.message() => match asked {
                     Ok(Some(ask)) => Some((StreamInput::Renew(ask), Some((asks, stopping, access)))),

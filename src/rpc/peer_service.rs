@@ -38,11 +38,11 @@ use crate::rpc::calls::{
     CriticalPut, EndSession, ForceRelease, KeepAlive, OpenSession, ReleaseLock, RenewSession,
     UnaryCall,
 };
-use crate::rpc::deadline::{Deadline, by, by_or};
+use crate::rpc::deadline::{Deadline, by, by_or, until};
 use crate::rpc::listing_turns::listing_turn;
 use crate::rpc::part_limit::{Part, PartLimit};
 use crate::rpc::stopping::Stopping;
-use crate::rpc::watch::{self, Broken};
+use crate::rpc::watch;
 use crate::rpc::{answer, locks, parse, status};
 
 /// How many calls another replica may have in flight on one connection: all waits of its clients.
@@ -366,15 +366,17 @@ impl Peer for PeerRpc {
             Err(late) => return once(Outcome::Refusal(refusal(&late))),
         };
         let begun = stream::iter([news(Outcome::News(Bytes::new()))]);
-        let answered = watch::stream(text, watched, deadline, self.stopping.clone());
-        let answered = answered.map(|answered| match answered {
-            Ok(message) => news(Outcome::News(message.encode_to_vec().into())),
-            Err(broken @ (Broken::Stopping | Broken::Moved)) => news(Outcome::Unable(Unable {
-                nothing_done: true,
-                why: format!("{broken:?}"),
-            })),
-        });
-        Ok(Response::new(Box::pin(begun.chain(answered))))
+        let messages = watch::stream(text, watched);
+        let messages = messages.map(|one| news(Outcome::News(one.encode_to_vec().into())));
+        let mut stopping = self.stopping.clone();
+        let messages = messages.take_until(async move { stopping.stopped().await });
+        let ended = stream::iter([news(Outcome::Unable(Unable {
+            nothing_done: true,
+            why: "the replica stops, or has no more news".to_owned(),
+        }))]);
+        let all = begun.chain(messages).chain(ended);
+        let all = all.take_until(until(deadline.answer_by()));
+        Ok(Response::new(Box::pin(all)))
     }
 
     async fn hint(&self, request: Request<HintRequest>) -> Result<Response<HintResponse>, Status> {

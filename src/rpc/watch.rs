@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use fermata_proto::{LockState, WatchLockResponse};
 use futures_util::{Stream, stream};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
-use super::deadline::Deadline;
-use super::stopping::Stopping;
+use super::deadline::until;
 use super::{answer, status};
 use crate::engine::{Watch, WatchEvent, describe_end};
 use crate::lock::with_grant;
@@ -62,34 +61,16 @@ struct WatchStream<N> {
     position: Option<(usize, Option<Duration>)>,
     /// When the next position may be sent.
     position_at: Instant,
-    deadline: Deadline,
-    stopping: Stopping,
 }
 
-/// Why a watch ended before LOST and before its deadline.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Broken {
-    /// This replica stops.
-    Stopping,
-    /// This replica has no more news of the lockRef: another one may have it.
-    Moved,
-}
-
-/// The messages about a lockRef, as its client gave it. Ends after LOST, a little before the deadline, and broken off when the
-/// replica stops or no longer serves the lockRef.
-pub fn stream<N: News>(
-    lock_ref: String,
-    news: N,
-    deadline: Deadline,
-    stopping: Stopping,
-) -> impl Stream<Item = Result<WatchLockResponse, Broken>> + Send {
+/// The messages about a lockRef, as its client gave it. Ends after LOST, and without it when this replica has no more news of the
+/// lockRef: another one may have it.
+pub fn stream<N: News>(lock_ref: String, news: N) -> impl Stream<Item = WatchLockResponse> + Send {
     let watching = WatchStream {
         lock_ref,
         coming: coming(news),
         position: None,
         position_at: Instant::now(),
-        deadline,
-        stopping,
     };
     stream::unfold(Some(watching), |watching| async move {
         watching?.notify().await
@@ -97,18 +78,15 @@ pub fn stream<N: News>(
 }
 
 /// A message, and the rest of the stream.
-type NextMessage<N> = Option<(Result<WatchLockResponse, Broken>, Option<WatchStream<N>>)>;
+type NextMessage<N> = Option<(WatchLockResponse, Option<WatchStream<N>>)>;
 
 impl<N: News> WatchStream<N> {
     async fn notify(mut self) -> NextMessage<N> {
         loop {
-            let deadline = self.deadline.answer_by();
             let position = self.position;
             let position_at = self.position_at;
             tokio::select! {
                 biased;
-                () = self.stopping.stopped() => return Some((Err(Broken::Stopping), None)),
-                () = until(deadline) => return None,
                 (news, next) = &mut self.coming => match next {
                     Some(WatchEvent::Waiting { position, estimate }) => {
                         self.position = Some((position, estimate));
@@ -125,7 +103,7 @@ impl<N: News> WatchStream<N> {
                         };
                         self.position = None;
                         self.coming = coming(news);
-                        return Some((Ok(held), Some(self)));
+                        return Some((held, Some(self)));
                     }
                     Some(WatchEvent::Lost(ended)) => {
                         let lost = WatchLockResponse {
@@ -135,10 +113,10 @@ impl<N: News> WatchStream<N> {
                             detail: describe_end(&ended),
                             ..WatchLockResponse::default()
                         };
-                        return Some((Ok(lost), None));
+                        return Some((lost, None));
                     }
                     // Without LOST: the engine stops, or is not the home any more.
-                    None => return Some((Err(Broken::Moved), None)),
+                    None => return None,
                 },
                 () = until(position.map(|_| position_at)) => {
                     let (position, estimate) = position.unwrap_or_default();
@@ -151,18 +129,10 @@ impl<N: News> WatchStream<N> {
                     };
                     self.position = None;
                     self.position_at = Instant::now() + POSITION_EVERY;
-                    return Some((Ok(waiting), Some(self)));
+                    return Some((waiting, Some(self)));
                 }
             }
         }
-    }
-}
-
-/// Waits until then; for ever without an instant.
-async fn until(then: Option<Instant>) {
-    match then {
-        Some(then) => sleep_until(then).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, ConnectError, Request, Response, Status, Streaming, TimeoutExpired};
 
-use super::outcome::{elsewhere, unable};
+use super::outcome::{elsewhere, home_of, refused, unable};
 use super::{
     Dial, ForwardOutcome, PeerSecret, PeerTls, connect, id_bytes, message_bytes_max, session_ids,
 };
@@ -293,8 +293,15 @@ impl PeerClient {
         request
     }
 
-    /// A gRPC status is a failure of the way: the service answers in messages.
     fn failed<A>(&self, to: &Peer, status: &Status) -> ForwardOutcome<A> {
+        match self.failure(to, status) {
+            (true, why) => ForwardOutcome::NotAsked(why),
+            (false, why) => ForwardOutcome::Unknown(why),
+        }
+    }
+
+    /// A gRPC status is a failure of the way: the service answers in messages. Whether nothing was asked, and why.
+    fn failure(&self, to: &Peer, status: &Status) -> (bool, String) {
         let why = match first_cause(status) {
             Some(cause) => format!("{}: {cause}", status.message()),
             None => status.message().to_owned(),
@@ -304,20 +311,17 @@ impl PeerClient {
         {
             tracing::warn!(replica = %to.id, address = to.peer_address, why, "another replica refuses calls");
             self.avoid(to);
-            return ForwardOutcome::NotAsked(why);
+            return (true, why);
         }
         if caused_by::<TimeoutExpired>(status) {
-            return ForwardOutcome::Unknown("its time has passed".to_owned());
+            return (false, "its time has passed".to_owned());
         }
         if status.source().is_some() {
             // The next call would wait for nothing, too.
             self.avoid(to);
         }
-        match caused_by::<ConnectError>(status) {
-            // There was no connection, so nothing was sent.
-            true => ForwardOutcome::NotAsked(why),
-            false => ForwardOutcome::Unknown(why),
-        }
+        // Without a connection nothing was sent.
+        (caused_by::<ConnectError>(status), why)
     }
 
     /// Tells the keeper of a session that its client's stream here ended. Best effort: if the hint is lost, the session lives for
@@ -362,12 +366,7 @@ impl PeerClient {
 
     /// As [`PeerClient::failed`], for a request of the engine.
     fn unreachable(&self, to: &Peer, status: &Status) -> PeerError {
-        PeerError::Unreachable(match self.failed::<()>(to, status) {
-            ForwardOutcome::NotAsked(why) | ForwardOutcome::Unknown(why) => why,
-            ForwardOutcome::Answered(())
-            | ForwardOutcome::Refused(_)
-            | ForwardOutcome::Elsewhere { .. } => status.message().to_owned(),
-        })
+        PeerError::Unreachable(self.failure(to, status).1)
     }
 
     fn avoid(&self, to: &Peer) {
@@ -443,14 +442,6 @@ fn first_cause(status: &Status) -> Option<String> {
     Some(cause.to_string())
 }
 
-fn refused(refusal: Refusal) -> Status {
-    Status::with_details(
-        Code::from_i32(refusal.code),
-        refusal.message,
-        refusal.details,
-    )
-}
-
 #[async_trait]
 impl Peers for PeerClient {
     fn handed_over(&self, to: &Peer, key: &KeyId, term: u64) {
@@ -517,16 +508,11 @@ fn renewed(response: RenewSessionResponse) -> Result<Renewed, PeerError> {
             }
         }
         Outcome::Ended(_) => Err(PeerError::Refused(EngineError::SessionEnded)),
-        Outcome::Elsewhere(answer) => match elsewhere::<()>(&answer) {
-            ForwardOutcome::Elsewhere { home, version } => {
-                let error = EngineError::Elsewhere { home, version };
-                Err(PeerError::Refused(error))
-            }
-            ForwardOutcome::Answered(())
-            | ForwardOutcome::Refused(_)
-            | ForwardOutcome::NotAsked(_)
-            | ForwardOutcome::Unknown(_) => Err(words()),
-        },
+        Outcome::Elsewhere(answer) => {
+            let home = home_of(&answer).ok_or_else(words)?;
+            let version = answer.version;
+            Err(PeerError::Refused(EngineError::Elsewhere { home, version }))
+        }
         Outcome::Exhausted(answer) => Err(PeerError::Refused(EngineError::Exhausted {
             what: "lock_refs_per_session_max",
             limit: answer.limit,

@@ -12,7 +12,7 @@ mod tls;
 
 pub use client::{PING_EVERY, PeerClient};
 pub use connect::{Dial, Wire};
-pub use outcome::ForwardOutcome;
+pub use outcome::{ForwardOutcome, refused};
 pub use secret::{PeerSecret, SecretError};
 pub use tls::{PeerTls, PeerTlsFiles};
 

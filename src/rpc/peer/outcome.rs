@@ -1,10 +1,10 @@
 //! The outcome of a call that another replica was asked to make.
 
-use tonic::Status;
+use tonic::{Code, Status};
 use uuid::Uuid;
 
 use crate::lock::ReplicaId;
-use crate::rpc::peer_proto::{Elsewhere, Unable};
+use crate::rpc::peer_proto::{Elsewhere, Refusal, Unable};
 
 /// The outcome of asking another replica.
 #[derive(Debug)]
@@ -41,13 +41,17 @@ impl<A> ForwardOutcome<A> {
     }
 }
 
+pub(super) fn home_of(answer: &Elsewhere) -> Option<ReplicaId> {
+    Uuid::from_slice(&answer.home).ok().map(ReplicaId)
+}
+
 pub(super) fn elsewhere<A>(answer: &Elsewhere) -> ForwardOutcome<A> {
-    match Uuid::from_slice(&answer.home) {
-        Ok(home) => ForwardOutcome::Elsewhere {
-            home: ReplicaId(home),
+    match home_of(answer) {
+        Some(home) => ForwardOutcome::Elsewhere {
+            home,
             version: answer.version,
         },
-        Err(_) => ForwardOutcome::NotAsked("the answer names no replica".to_owned()),
+        None => ForwardOutcome::NotAsked("the answer names no replica".to_owned()),
     }
 }
 
@@ -56,4 +60,13 @@ pub(super) fn unable<A>(answer: Unable) -> ForwardOutcome<A> {
         true => ForwardOutcome::NotAsked(answer.why),
         false => ForwardOutcome::Unknown(answer.why),
     }
+}
+
+/// The status of a refusal.
+pub fn refused(refusal: Refusal) -> Status {
+    Status::with_details(
+        Code::from_i32(refusal.code),
+        refusal.message,
+        refusal.details,
+    )
 }

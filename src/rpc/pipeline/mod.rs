@@ -21,7 +21,7 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use prost::Message as _;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tonic::{Request, Status, Streaming};
 use tracing::Instrument as _;
 
@@ -30,7 +30,7 @@ use self::answers::MadeFrame;
 use self::call_queue::{CallQueue, Kind, Waiting, unshare, waits, writes};
 use self::caller::Caller;
 use super::budget::{CALL_BYTES, Charge, ChargeKind, ConnectionInfo, READS_MAX};
-use super::deadline::Deadline;
+use super::deadline::{Deadline, until};
 use super::keep_alive::Connected;
 use super::route::Router;
 use super::stopping::Stopping;
@@ -141,13 +141,7 @@ impl Pipe {
         mut frames: Streaming<PipelineRequest>,
         sender: mpsc::Sender<Result<MadeFrame, Status>>,
     ) {
-        let answer_by = self.caller.context.deadline.answer_by();
-        let mut deadline = pin!(async {
-            match answer_by {
-                Some(at) => sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        });
+        let mut deadline = pin!(until(self.caller.context.deadline.answer_by()));
         let mut stopping = self.caller.stopping.clone();
         let mut stopped = pin!(stopping.stopped());
         let caller = Arc::clone(&self.caller);

@@ -6,25 +6,27 @@ use std::time::Duration;
 use fermata_proto::{LockState, WatchLockResponse};
 use futures_util::{Stream, StreamExt, stream};
 use prost::Message as _;
-use tokio::time::{sleep, sleep_until};
-use tonic::{Code, Status, Streaming};
+use tokio::time::sleep;
+use tonic::{Status, Streaming};
 
 use super::router::{Router, WatchSource};
 use crate::access::Verb;
 use crate::lock::LockRef;
 use crate::rpc::calls::{CallContext, Target};
+use crate::rpc::deadline::until;
+use crate::rpc::peer::refused;
 use crate::rpc::peer_proto::forward_watch_response::Outcome;
 use crate::rpc::peer_proto::{ForwardWatchResponse, Unable};
 use crate::rpc::status;
 use crate::rpc::stopping::Stopping;
-use crate::rpc::watch::{self, Broken};
+use crate::rpc::watch;
 
 /// The pause before a watch without news is opened again.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// The source of news.
 enum Source {
-    Local(Pin<Box<dyn Stream<Item = Result<WatchLockResponse, Broken>> + Send>>),
+    Local(Pin<Box<dyn Stream<Item = WatchLockResponse> + Send>>),
     Remote(Box<Streaming<ForwardWatchResponse>>),
 }
 
@@ -81,12 +83,9 @@ impl Relay {
         let watched = watched.await?;
         self.brought = false;
         self.source = Some(match watched {
-            WatchSource::Local(news) => Source::Local(Box::pin(watch::stream(
-                self.text.clone(),
-                news,
-                self.context.deadline,
-                self.stopping.clone(),
-            ))),
+            WatchSource::Local(news) => {
+                Source::Local(Box::pin(watch::stream(self.text.clone(), news)))
+            }
             WatchSource::Remote(stream) => Source::Remote(Box::new(stream)),
         });
         Ok(())
@@ -94,14 +93,8 @@ impl Relay {
 
     /// The next message, and the rest of the stream.
     async fn notify(mut self) -> Option<(Result<WatchLockResponse, Status>, Option<Relay>)> {
-        let deadline = self.context.deadline.answer_by();
+        let ended = until(self.context.deadline.answer_by());
         let mut stopping = self.stopping.clone();
-        let ended = async {
-            match deadline {
-                Some(at) => sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
         let (access, login) = (self.router.access().clone(), self.context.login.clone());
         let target = Target::LockRef(self.lock_ref.clone());
         tokio::select! {
@@ -151,10 +144,8 @@ impl Source {
     async fn next(&mut self) -> Coming {
         match self {
             Source::Local(news) => match news.next().await {
-                Some(Ok(news)) => Coming::News(news),
-                Some(Err(Broken::Stopping)) => Coming::Refused(status::stopping()),
-                Some(Err(Broken::Moved)) => Coming::Broken,
-                None => Coming::End,
+                Some(news) => Coming::News(news),
+                None => Coming::Broken,
             },
             Source::Remote(stream) => loop {
                 let outcome = match stream.message().await {
@@ -169,11 +160,7 @@ impl Source {
                         Ok(news) => Coming::News(relayed(news)),
                         Err(_) => Coming::Broken,
                     },
-                    Some(Outcome::Refusal(answer)) => Coming::Refused(Status::with_details(
-                        Code::from_i32(answer.code),
-                        answer.message,
-                        answer.details,
-                    )),
+                    Some(Outcome::Refusal(refusal)) => Coming::Refused(refused(refusal)),
                     Some(Outcome::Elsewhere(_) | Outcome::Unable(Unable { .. })) | None => {
                         Coming::Broken
                     }
