@@ -159,15 +159,15 @@ pub fn session_id(text: &str) -> Result<SessionId, Invalid> {
 
 /// `session`, as this client gives it, where only one from OpenSession will do.
 pub fn session(text: &str, identity: &str) -> Result<SessionId, Invalid> {
-    at("session", session_text(text, identity))
+    at("session", session_text(text, identity, "not a session"))
 }
 
-fn session_text(text: &str, identity: &str) -> Result<SessionId, FieldProblem> {
+fn session_text(text: &str, identity: &str, fault: &str) -> Result<SessionId, FieldProblem> {
     if text.is_empty() {
         return Err(FieldProblem::Missing);
     }
-    let why = "not a session: give the whole text that OpenSession answered, a UUID with a dot and 26 characters behind it";
-    SessionId::parse(text, identity).ok_or_else(|| malformed(why))
+    let whole = "give the whole text that OpenSession answered, a UUID with a dot and 26 characters behind it";
+    SessionId::parse(text, identity).ok_or_else(|| malformed(format!("{fault}: {whole}")))
 }
 
 /// `session` where a lockRef without a session keeps itself alive. A grant on it does not matter.
@@ -175,7 +175,8 @@ pub fn lease(text: &str, identity: &str) -> Result<LeaseId, Invalid> {
     let parsed = if text.contains('/') {
         lock_ref_text(text, identity).map(|lock_ref| LeaseId::LockRef(lock_ref.without_grant()))
     } else {
-        session_text(text, identity).map(LeaseId::Session)
+        let fault = "neither a session nor a lockRef";
+        session_text(text, identity, fault).map(LeaseId::Session)
     };
     at("session", parsed)
 }
