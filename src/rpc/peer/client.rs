@@ -32,7 +32,7 @@ use crate::rpc::peer_proto::peer_client::PeerClient as Client;
 use crate::rpc::peer_proto::{
     DescribeActivityRequest, EndSessionsRequest, ForwardRequest, ForwardResponse,
     ForwardWatchRequest, ForwardWatchResponse, ForwardedRenewals, HandedOver, HintRequest, Method,
-    Refusal, RenewSessionRequest, RenewSessionResponse, forward_response, forward_watch_response,
+    RenewSessionRequest, RenewSessionResponse, forward_response, forward_watch_response,
     renew_session_response,
 };
 
