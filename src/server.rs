@@ -13,7 +13,6 @@ mod health;
 mod listen;
 mod wire;
 
-use std::convert::Infallible;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -25,7 +24,7 @@ use fermata_proto::lock_service_server::LockServiceServer;
 use futures_util::{Stream, StreamExt, stream};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 use tonic::service::Routes;
 use tonic::transport::server::Connected;
 
@@ -44,8 +43,10 @@ use crate::rpc::budget::{AccountLimits, Accounts};
 use crate::rpc::call_layer::CallLayer;
 use crate::rpc::lock_admin::LockAdminRpc;
 use crate::rpc::lock_service::LockServiceRpc;
-use crate::rpc::peer::{self, PeerRpc};
+use crate::rpc::peer::PING_EVERY as PEER_PING_EVERY;
 pub use crate::rpc::peer::{PeerClient, PeerSecret, PeerTls, PeerTlsFiles, SecretError};
+use crate::rpc::peer_service::{PeerRpc, STREAMS_MAX};
+use crate::rpc::route::Router;
 use crate::rpc::stopping::Stopping;
 use connection::Admitted;
 use handshake::Side;
@@ -78,10 +79,6 @@ pub const PEER_CONNECTIONS_MAX: usize = 2_000;
 
 /// A message of health or reflection is not larger.
 const SMALL_MESSAGE_BYTES_MAX: usize = 16 * 1024;
-
-/// How often answers are looked for that nobody takes: an eighth of their time, within these.
-const UNTAKEN_EVERY_MIN: Duration = Duration::from_millis(20);
-const UNTAKEN_EVERY_MAX: Duration = Duration::from_secs(1);
 
 /// How long cut-off connections get to go away.
 const CUT_OFF: Duration = Duration::from_secs(1);
@@ -241,9 +238,12 @@ impl Server {
             .serve_with_incoming_shutdown(routes.prepare(), connections, async move {
                 accepting.stopped().await;
             });
+        let accounts = self.accounts.clone();
         let mut serving = pin!(async {
-            let (clients, peers) = tokio::join!(clients, peers);
-            clients.and(peers)
+            tokio::select! {
+                (clients, peers) = async { tokio::join!(clients, peers) } => clients.and(peers),
+                never = accounts.keep_within_limits() => match never {},
+            }
         });
 
         tokio::select! {
@@ -254,7 +254,6 @@ impl Server {
                 return Ok(Stopped::Clean);
             }
             never = health.follow(&self.engine) => match never {},
-            never = end_untaken(&self.accounts, limits.answer_max()) => match never {},
         }
 
         tracing::info!(grace = ?self.grace, "stopping");
@@ -339,13 +338,11 @@ impl Server {
         stopping: Stopping,
         health: &Health,
     ) -> Result<Routes, ServerError> {
-        let lock_admin = LockAdminRpc::new(
-            self.engine.clone(),
-            stopping.clone(),
-            Arc::clone(&self.ids),
-            self.peers.clone(),
-        )
-        .with_access(self.check.clone());
+        let engine = self.engine.clone();
+        let router = Router::new(engine, Arc::clone(&self.ids), self.peers.clone());
+        let router = router.with_access(self.check.clone());
+        let lock_admin = LockAdminRpc::new(router.clone(), stopping.clone());
+        let lock_service = LockServiceServer::new(LockServiceRpc::new(router, stopping));
         let bytes_max = limits.message_bytes_max;
         let reflection = || {
             tonic_reflection::server::Builder::configure()
@@ -354,39 +351,25 @@ impl Server {
                 .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
-        Ok(Routes::new(self.lock_service(stopping))
-            .add_service(LockAdminServer::new(lock_admin).max_decoding_message_size(bytes_max))
-            .add_service(
-                health
-                    .service()
-                    .max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
-            )
-            .add_service(
-                reflection()
-                    .build_v1()?
-                    .max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
-            )
-            .add_service(
-                reflection()
-                    .build_v1alpha()?
-                    .max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
-            ))
-    }
-
-    fn lock_service(&self, stopping: Stopping) -> LockServiceServer<LockServiceRpc> {
-        let ids = Arc::clone(&self.ids);
-        let rpc = LockServiceRpc::new(self.engine.clone(), stopping, ids, self.peers.clone());
-        LockServiceServer::new(rpc.with_access(self.check.clone()))
-            .max_decoding_message_size(self.engine.limits().message_bytes_max)
-    }
-}
-
-/// Ends answers that nobody takes, for ever.
-async fn end_untaken(accounts: &Accounts, answer_max: Duration) -> Infallible {
-    let every = (answer_max / 8).clamp(UNTAKEN_EVERY_MIN, UNTAKEN_EVERY_MAX);
-    loop {
-        sleep(every).await;
-        accounts.end_untaken(Instant::now());
+        Ok(
+            Routes::new(lock_service.max_decoding_message_size(bytes_max))
+                .add_service(LockAdminServer::new(lock_admin).max_decoding_message_size(bytes_max))
+                .add_service(
+                    health
+                        .service()
+                        .max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
+                )
+                .add_service(
+                    reflection()
+                        .build_v1()?
+                        .max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
+                )
+                .add_service(
+                    reflection()
+                        .build_v1alpha()?
+                        .max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX),
+                ),
+        )
     }
 }
 
@@ -404,9 +387,9 @@ fn account_limits(limits: &Limits) -> AccountLimits {
 /// An HTTP/2 server for other replicas. It notices one that hangs as soon as that one would notice it: a watch that
 /// came through it keeps a lock alive until then.
 pub fn http2_of_peers(limits: &Limits) -> tonic::transport::Server {
-    http2(limits, peer::STREAMS_MAX)
-        .http2_keepalive_interval(Some(peer::PING_EVERY))
-        .http2_keepalive_timeout(Some(peer::PING_TIMEOUT))
+    http2(limits, STREAMS_MAX)
+        .http2_keepalive_interval(Some(PEER_PING_EVERY))
+        .http2_keepalive_timeout(Some(PEER_PING_EVERY))
 }
 
 /// What may be unread of a stream, and of a connection with as many calls, in bytes.

@@ -6,54 +6,66 @@ use std::sync::Arc;
 use super::Policy;
 use super::tokens::Hash;
 
-/// What is known of a caller by its connection.
+/// The origin of a call: what its connection says of the caller.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
-    /// From where it calls, for people.
+    /// Its address, for people.
     pub from: Arc<str>,
-    /// Of the machine that it calls from, where it calls over a network.
+    /// The address of its machine, over a network.
     pub address: Option<IpAddr>,
-    /// Who its certificate says it is, where that was verified.
+    /// The identity of its verified certificate.
     pub certificate: Option<Arc<str>>,
-    /// A certificate was verified, and does not say whose it is.
+    /// Its verified certificate names no identity.
     pub is_unnamed: bool,
     /// The user at the other end of a Unix socket.
     pub unix_user: Option<u32>,
 }
 
-/// The machine, or those behind one address. Of IPv6 the first 64 bits: one machine has all of the others.
-pub fn machine(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            let network = address.to_bits() >> 64 << 64;
-            IpAddr::V6(Ipv6Addr::from_bits(network))
+/// One who has a share of connections, and of calls without an identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ShareOf {
+    /// A machine. Of IPv6 the first 64 bits: one machine has all of the others.
+    Address(IpAddr),
+    /// A user at the other end of a Unix socket.
+    UnixUser(u32),
+    /// All of unknown origin.
+    Unknown,
+}
+
+impl ShareOf {
+    /// By the origin of a connection.
+    pub fn of(origin: Option<&Origin>) -> ShareOf {
+        let address = origin.and_then(|origin| origin.address);
+        let user = origin.and_then(|origin| origin.unix_user);
+        match (address.map(|address| address.to_canonical()), user) {
+            (Some(IpAddr::V6(address)), _) => {
+                let network = address.to_bits() >> 64 << 64;
+                ShareOf::Address(IpAddr::V6(Ipv6Addr::from_bits(network)))
+            }
+            (Some(address), _) => ShareOf::Address(address),
+            (None, Some(user)) => ShareOf::UnixUser(user),
+            (None, None) => ShareOf::Unknown,
         }
-        address @ IpAddr::V4(_) => address,
     }
 }
 
 /// Who makes a call.
 #[derive(Clone, Debug)]
 pub struct Login {
-    /// Empty for nobody in particular.
+    /// Empty without an identity.
     pub identity: Arc<str>,
-    /// From where, for people.
+    /// Its address, for people.
     pub from: Arc<str>,
-    /// Whose share it is of, where it has no identity.
+    /// The share that it uses without an identity.
     share: Share,
     by: By,
 }
 
 #[derive(Clone, Debug)]
 enum Share {
-    /// Nobody's.
-    None,
-    /// Of the machine that it calls from.
-    Machine(IpAddr),
-    /// Of a user here.
-    UnixUser(u32),
-    /// As the replica says that passed it on.
-    Of(Arc<str>),
+    By(ShareOf),
+    /// As the forwarding replica says.
+    Named(Arc<str>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -76,47 +88,46 @@ impl std::fmt::Debug for By {
     }
 }
 
-/// Why nobody was logged in.
+/// Why a login was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LoginRefused {
-    /// The caller does not say who it is.
+    /// The caller names no identity.
     #[error(
-        "this server takes calls of clients that it knows only: send a token (`authorization: Bearer TOKEN`), or show a client \
-         certificate"
+        "this server requires a login: send a token (`authorization: Bearer TOKEN`), or show a client certificate"
     )]
     Missing,
-    /// The token is nobody's.
+    /// The token is unknown.
     #[error("this server does not know the token, or no longer")]
     UnknownToken,
-    /// The certificate is nobody's.
+    /// The certificate names no identity.
     #[error(
-        "the client certificate is trusted, but does not say whose it is: it needs a subject, or one SPIFFE id"
+        "the client certificate is trusted, but names no identity: it needs a subject, or one SPIFFE id"
     )]
     Unnamed,
-    /// What came as `authorization` is no token.
+    /// The header `authorization` is malformed.
     #[error("`authorization` must be `Bearer TOKEN`, once")]
     Malformed,
 }
 
 impl Login {
-    /// Of calls that are made within this process, or by nobody in particular.
+    /// Of calls within this process, or without an identity.
     pub fn nobody() -> Login {
         Login {
             identity: Arc::from(""),
             from: Arc::from(""),
-            share: Share::None,
+            share: Share::By(ShareOf::Unknown),
             by: By::Nothing,
         }
     }
 
-    /// Whose share a call is of: of its identity, where it has one, else of its machine. Empty: nobody's.
+    /// The share of a call: of its identity, else of its machine. May be empty.
     pub fn share_of(&self) -> Arc<str> {
         match &self.share {
             _ if !self.identity.is_empty() => Arc::clone(&self.identity),
-            Share::Machine(address) => Arc::from(machine(*address).to_string()),
-            Share::UnixUser(user) => Arc::from(format!("unix:{user}")),
-            Share::Of(who) => Arc::clone(who),
-            Share::None => Arc::from(""),
+            Share::By(ShareOf::Address(address)) => Arc::from(address.to_string()),
+            Share::By(ShareOf::UnixUser(user)) => Arc::from(format!("unix:{user}")),
+            Share::By(ShareOf::Unknown) => Arc::from(""),
+            Share::Named(who) => Arc::clone(who),
         }
     }
 
@@ -124,33 +135,28 @@ impl Login {
     pub fn passed_on(identity: &str, share_of: &str) -> Login {
         Login {
             identity: Arc::from(identity),
-            share: Share::Of(Arc::from(share_of)),
+            share: Share::Named(Arc::from(share_of)),
             ..Login::nobody()
         }
     }
 }
 
 impl Policy {
-    /// Who calls: the one whose token it sends, where it sends one; else the one of its certificate; else the user of its Unix
-    /// socket. A token that nobody has is no login, whatever else there is. Without tokens in force, one that is sent counts for
-    /// nothing: so clients can have theirs before the server asks for them.
+    /// The login of a caller: by its token, else by its certificate, else by the user of its Unix socket. An unknown token is
+    /// refused, whatever else there is. Without tokens in force a token is ignored: so clients can have theirs before the server
+    /// asks for them.
     pub fn login(
         &self,
         caller: Option<&Origin>,
         token: Option<&[u8]>,
     ) -> Result<Login, LoginRefused> {
         let from = caller.map_or_else(|| Arc::from(""), |caller| Arc::clone(&caller.from));
-        let address = caller.and_then(|caller| caller.address);
         let unix_user = caller.and_then(|caller| caller.unix_user);
-        let share = match (address, unix_user) {
-            (Some(address), _) => Share::Machine(address),
-            (None, Some(user)) => Share::UnixUser(user),
-            (None, None) => Share::None,
-        };
+        let share = ShareOf::of(caller);
         let login = |identity, by| Login {
             identity,
             from: Arc::clone(&from),
-            share,
+            share: Share::By(share),
             by,
         };
         if let (Some(tokens), Some(token)) = (&self.tokens, token) {
@@ -162,7 +168,7 @@ impl Policy {
         if let Some(identity) = certificate.filter(|_| self.certificates) {
             return Ok(login(identity, By::Certificate));
         }
-        // Where nobody is asked, a client is the same whichever way it comes.
+        // Without logins a client is the same over any way.
         if let Some(user) = unix_user.filter(|_| self.needs_login()) {
             return Ok(login(Arc::from(format!("unix:{user}")), By::Unix));
         }

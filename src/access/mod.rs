@@ -1,25 +1,27 @@
-//! Who calls, and what that one may do: identities by tokens, certificates and Unix sockets, and rules by table and key.
+//! Identities and permissions of callers: identities by tokens, certificates and Unix sockets, and rules by table and key.
 //!
-//! All of it is a [`Policy`], read from files once and replaced as a whole. What must not live here: gRPC, sockets, clocks, and
-//! which call needs what ([`crate::rpc`] says that).
+//! A [`Policy`] is read from files and replaced as a whole. What must not live here: gRPC, sockets, clocks, and the permissions
+//! that a call needs ([`crate::rpc`] has these).
 
 #[cfg(any(test, fuzzing))]
+#[path = "fuzz_test.rs"]
 pub(crate) mod fuzz;
 mod login;
 mod rules;
 mod tokens;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use fermata_files::{ReadError, SMALL_FILE_BYTES_MAX, read_regular};
+use parking_lot::RwLock;
 use tokio::sync::watch;
 
-pub use login::{Login, LoginRefused, Origin, machine};
+pub use login::{Login, LoginRefused, Origin, ShareOf};
 pub use rules::{Rules, RulesError, Scope, Verb, Verbs};
 pub use tokens::{NewToken, TokenError, Tokens};
 
-/// The files that say who may do what. Where none is given everybody who reaches the server may do everything.
+/// The files of tokens and rules. Without them every caller may do everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AccessFiles {
     /// Who has which token.
@@ -41,7 +43,7 @@ pub struct AccessError {
 }
 
 impl AccessFiles {
-    /// Those that there are.
+    /// The given ones.
     pub fn paths(&self) -> Vec<PathBuf> {
         [&self.tokens, &self.rules]
             .into_iter()
@@ -50,7 +52,7 @@ impl AccessFiles {
             .collect()
     }
 
-    /// What they say. `certificates`: a client is known by its certificate as well.
+    /// Reads the policy. `certificates`: client certificates are identities as well.
     pub fn read(&self, certificates: bool) -> Result<Policy, AccessError> {
         Ok(Policy {
             tokens: self.read_tokens()?.map(Arc::new),
@@ -95,19 +97,19 @@ fn text(file: &Path) -> Result<String, String> {
     read.map_err(|error: ReadError| error.to_string())
 }
 
-/// Who may do what.
+/// Tokens, certificates and rules.
 #[derive(Debug, Default)]
 pub struct Policy {
-    /// Who has which token; `None` where nobody is known by one.
+    /// The tokens; `None` if tokens are not used.
     tokens: Option<Arc<Tokens>>,
-    /// A client is known by its certificate.
+    /// Client certificates are identities.
     certificates: bool,
     /// What each identity may do; everything where absent.
     rules: Option<Arc<Rules>>,
 }
 
 impl Policy {
-    /// Whether a caller must say who it is.
+    /// Whether a caller must log in.
     pub fn needs_login(&self) -> bool {
         self.tokens.is_some() || self.certificates
     }
@@ -117,7 +119,7 @@ impl Policy {
         self.tokens.is_some()
     }
 
-    /// Whether this identity may do all of this there.
+    /// Whether this identity has all of these permissions there.
     pub fn allows(&self, identity: &str, verbs: Verbs, scope: Scope<'_>) -> bool {
         let rules = self.rules.as_ref();
         rules.is_none_or(|rules| rules.allow(identity, verbs, scope))
@@ -150,7 +152,7 @@ impl Access {
 
     /// The policy now.
     pub fn policy(&self) -> Arc<Policy> {
-        Arc::clone(&self.0.policy.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.policy.read())
     }
 
     /// From now on this one counts, for calls on open streams as well.
@@ -177,14 +179,13 @@ impl Access {
     }
 
     fn change(&self, change: impl FnOnce(&Policy) -> Policy) {
-        let policy = self.0.policy.write();
-        let mut policy = policy.unwrap_or_else(PoisonError::into_inner);
+        let mut policy = self.0.policy.write();
         *policy = Arc::new(change(&policy));
         drop(policy);
         self.0.replaced.send_replace(());
     }
 
-    /// Wakes whoever is to check anew, since the policy was replaced.
+    /// Notified when the policy is replaced.
     pub fn replaced(&self) -> watch::Receiver<()> {
         self.0.replaced.subscribe()
     }

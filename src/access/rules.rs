@@ -1,4 +1,4 @@
-//! Rules: which identity may do what, by table and key prefix. They only allow: what no rule allows is denied.
+//! Rules: permissions of identities, by table and key prefix. They only allow: without a matching rule a call is denied.
 
 use serde::Deserialize;
 
@@ -6,7 +6,7 @@ use crate::lock::{Key, KeyId, TableName};
 
 /// How many rules a file may have.
 const RULES_MAX: usize = 10_000;
-/// Stands for every identity, or for every table; at the end of an identity for whatever follows.
+/// Stands for every identity or table; at the end of an identity for any rest.
 const ANY: &str = "*";
 
 /// A kind of thing that can be done.
@@ -19,7 +19,7 @@ pub enum Verb {
     Read,
     /// Write and delete values.
     Write,
-    /// See what others lock, and end it.
+    /// See and end the locks of others.
     Admin,
 }
 
@@ -92,7 +92,7 @@ pub enum Scope<'a> {
     Key(&'a KeyId),
     /// All keys of a table that begin so.
     Prefix(&'a TableName, &'a str),
-    /// Something of the caller's own, wherever it locks.
+    /// The caller's own locks, on any key.
     Own,
     /// All that there is.
     Everything,
@@ -150,7 +150,7 @@ struct Rule {
 #[derive(Debug)]
 enum Who {
     Exactly(String),
-    /// Whoever's identity begins so.
+    /// Every identity with this prefix.
     Prefix(String),
 }
 
@@ -236,7 +236,7 @@ impl Rules {
         Ok(Rules(rules.collect::<Result<_, _>>()?))
     }
 
-    /// What in them can hardly be meant: a table that is none of these, and a `*` that stands for itself.
+    /// Likely mistakes in the rules: an unknown table, and a `*` that stands for itself.
     pub fn doubts(&self, tables: &[TableName]) -> Vec<String> {
         let doubt = |(number, rule): (usize, &Rule)| {
             let table = rule.table.as_ref().filter(|own| !tables.contains(own));

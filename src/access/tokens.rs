@@ -1,4 +1,4 @@
-//! Tokens: who has which, by their hashes alone.
+//! Tokens of identities, by their hashes alone.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
 
-/// What every token begins with, so that one is recognized where it does not belong.
+/// The prefix of every token, so that it is recognized where it does not belong.
 const PREFIX: &str = "fmt_";
 /// How many random bytes it has.
 const RANDOM_BYTES: usize = 32;
@@ -21,11 +21,11 @@ const HASHED: &str = "sha256:";
 /// What is kept of a token.
 pub(super) type Hash = [u8; 32];
 
-/// Who has which token.
+/// The identity of each token, by hash.
 #[derive(Default)]
 pub struct Tokens(HashMap<Hash, Arc<str>>);
 
-/// Why a text is no list of tokens.
+/// Why a text is not a list of tokens.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// A line is not a name and a hash.
@@ -37,8 +37,8 @@ pub enum TokenError {
         /// Which, from 1.
         line: usize,
     },
-    /// Everybody has nothing.
-    #[error("line {line} has the hash of no token at all, as of a variable that was not set")]
+    /// The hash of an empty token.
+    #[error("line {line} has the hash of an empty token, as from an unset variable")]
     Empty {
         /// Which, from 1.
         line: usize,
@@ -52,8 +52,8 @@ pub enum TokenError {
 }
 
 impl Tokens {
-    /// Reads a file of tokens: a name and the hash of a token a line; empty lines, and those that begin with `#`, count
-    /// for nothing. A name may have several tokens, so that one can take the place of another.
+    /// Reads a file of tokens: a name and the hash of a token a line; empty lines and comments (`#`) are ignored. A name may have
+    /// several tokens, so that a new one can replace an old one.
     pub fn parse(text: &str) -> Result<Tokens, TokenError> {
         let mut tokens = HashMap::new();
         for (line, said) in (1..).zip(text.lines()) {
@@ -74,8 +74,8 @@ impl Tokens {
         Ok(Tokens(tokens))
     }
 
-    /// Whose token this is, and its hash. How long that takes says nothing of the tokens in the list: what is looked up is a hash,
-    /// which nobody chooses.
+    /// The identity of a token, and its hash. The time that this takes says nothing of the listed tokens: the looked-up hash
+    /// cannot be chosen.
     pub(super) fn find(&self, token: &[u8]) -> Option<(Arc<str>, Hash)> {
         if token.len() > BYTES_MAX {
             return None;
@@ -92,7 +92,7 @@ impl Tokens {
     }
 }
 
-/// Not who has one, nor the hashes.
+/// Neither names nor hashes.
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} tokens", self.0.len())
@@ -126,14 +126,14 @@ fn hash_of(token: &[u8]) -> Hash {
 
 /// A token that was just made.
 pub struct NewToken {
-    /// What its holder gives.
+    /// The token, for its client.
     pub token: String,
     /// Its line for the file of the server.
     pub line: String,
 }
 
 impl NewToken {
-    /// For this name, of as many random bytes; `None` where that is no name.
+    /// A token for this name, of these random bytes; `None` if the name is not valid.
     pub fn new(name: &str, random: [u8; RANDOM_BYTES]) -> Option<NewToken> {
         is_name(name).then_some(())?;
         let token = format!("{PREFIX}{}", hex(&random));

@@ -1,58 +1,49 @@
-//! Who makes a call, and whether that one may: asks [`crate::access`], puts refusals into statuses, and writes the audit log.
+//! Logins and permissions of calls: asks [`crate::access`], makes statuses of refusals, and writes the audit log.
 //!
-//! A login is taken once a call, or once a stream; whether it still counts, and what it may do, is asked anew for each call of
-//! a stream, so that a token or a rule that is taken away ends what goes on by it. Calls that other replicas pass on
-//! were checked there.
+//! A login is taken once a call, or once a stream. Each call of a stream checks it again, so that a removed token or rule ends
+//! open streams. Calls from other replicas were checked there.
 
 use std::sync::Arc;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use super::calls::{ByForce, Target, Words};
 use super::status;
 use crate::access::{Access, Login, LoginRefused, Origin, Scope, Verb, Verbs};
-use crate::lock::LockRef;
 
-/// What may be called by everybody: probes have no login.
+/// Open to everybody: probes have no login.
 const OPEN: &str = "/grpc.health.";
 
-/// How the header begins that brings a token.
-const BEARER: &[u8] = b"bearer ";
+/// The begin of a header with a token.
+const BEARER: &str = "bearer ";
 
 /// The target of lines of the audit log, in filters.
 const AUDIT: &str = "fermata::audit";
 
-/// So much of a path is written.
-const PATH_BYTES_MAX: usize = 128;
+/// How much of a path is written, in characters.
+const PATH_CHARS_MAX: usize = 128;
 
-/// How many refusals of each kind are written a second, and how many of one client. Of more it is said how many there were: whoever is
-/// refused must not fill a disk, nor hide the others.
+/// How many refusals of each kind are written a second, half of them of one client. The next line has the number of those that were
+/// left out: refusals must neither fill a disk nor hide other ones.
 const REFUSALS_A_SECOND: usize = 20;
-const OF_ONE_A_SECOND: usize = 10;
-
-const SECOND: Duration = Duration::from_secs(1);
 
 /// Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct AccessCheck {
     access: Access,
-    /// Of logins, and of calls: whoever is not let in must not hide what those do who are.
+    /// Of logins, and of calls: unknown clients must not hide what known ones do.
     logins: Refusals,
     calls: Refusals,
 }
 
-/// Those of one kind.
+/// The refusals of one kind.
 #[derive(Clone, Debug)]
-struct Refusals {
-    what: &'static str,
-    lately: Arc<Mutex<RefusedLately>>,
-}
+struct Refusals(Arc<Mutex<RefusedLately>>);
 
 /// Those of the present second.
 #[derive(Debug)]
@@ -61,17 +52,15 @@ struct RefusedLately {
     /// Whose were written.
     written: Vec<Box<str>>,
     left_out: u64,
-    /// Somebody will say how many were left out.
-    is_awaited: bool,
 }
 
 impl AccessCheck {
-    /// By this policy.
+    /// With this policy.
     pub fn new(access: Access) -> AccessCheck {
         AccessCheck {
             access,
-            logins: Refusals::of("logins"),
-            calls: Refusals::of("calls"),
+            logins: Refusals::new(),
+            calls: Refusals::new(),
         }
     }
 
@@ -80,7 +69,7 @@ impl AccessCheck {
         AccessCheck::new(Access::open())
     }
 
-    /// Who calls this path. `Err`: nobody whose call is taken.
+    /// The login of a caller of this path. `Err`: refused.
     pub(super) fn login(
         &self,
         path: &str,
@@ -99,7 +88,7 @@ impl AccessCheck {
         login.map_err(|why| {
             let from = caller.map_or("", |caller| &*caller.from);
             if let Some(left_out) = self.logins.are_to_be_written(who("", from)) {
-                let path = beginning(path);
+                let path = format!("{path:.PATH_CHARS_MAX$}");
                 let why = why.to_string();
                 tracing::warn!(target: AUDIT, from, path, why, left_out, "a login was refused");
             }
@@ -112,19 +101,19 @@ impl AccessCheck {
         let id = target.key_id();
         let scope = match &id {
             Some(id) => Scope::Key(id),
-            // Whoever ends the session of somebody else ends entries of any key.
+            // An operator who ends a session ends entries of any key.
             None if verbs.contains(Verb::Admin) => Scope::Everything,
             None => Scope::Own,
         };
         self.check_scope(login, verbs, scope)
     }
 
-    /// The same of what is not about one key, nor one session.
+    /// The same for a scope other than one key or session.
     pub fn check_scope(&self, login: &Login, verbs: Verbs, scope: Scope<'_>) -> Result<(), Status> {
         self.check_any(login, &[verbs], scope)
     }
 
-    /// Whether a login still counts, and may do this in one of these ways.
+    /// Whether a login still counts, and has one of these sets of permissions.
     pub fn check_any(&self, login: &Login, ways: &[Verbs], scope: Scope<'_>) -> Result<(), Status> {
         let policy = self.access.policy();
         let known = policy.still_knows(login);
@@ -149,7 +138,7 @@ impl AccessCheck {
         known.map_err(|why| self.has_ended(login, why))
     }
 
-    /// The status of a login that does not count any more.
+    /// The status of an ended login.
     fn has_ended(&self, login: &Login, why: LoginRefused) -> Status {
         let ended = status::login_ended(why);
         if let Some(left_out) = self
@@ -163,36 +152,15 @@ impl AccessCheck {
         ended
     }
 
-    /// Returns once a login does not count any more: what a stream that began by it ends with.
-    pub(super) async fn ended(&self, login: &Login) -> Status {
-        self.until(|| self.still_knows(login)).await
-    }
-
-    /// Returns once a login may not do this any more: what a call that waits ends with.
+    /// Returns what this refuses with, once it does: the end of a call that waits, or of a stream. It is asked anew whenever
+    /// tokens or rules are replaced.
     pub(super) async fn until_refused(
         &self,
-        login: &Login,
-        verbs: Verbs,
-        target: &Target,
+        is_allowed: impl Fn() -> Result<(), Status>,
     ) -> Status {
-        self.until(|| self.check(login, verbs, target)).await
-    }
-
-    /// The same of what is not about one key, nor one session.
-    pub(super) async fn until_scope_refused(
-        &self,
-        login: &Login,
-        verbs: Verbs,
-        scope: Scope<'_>,
-    ) -> Status {
-        self.until(|| self.check_scope(login, verbs, scope)).await
-    }
-
-    /// Returns what this refuses with, once it does. It is asked anew whenever tokens or rules are replaced.
-    async fn until(&self, is_still: impl Fn() -> Result<(), Status>) -> Status {
         let mut replaced = self.access.replaced();
         loop {
-            if let Err(refused) = is_still() {
+            if let Err(refused) = is_allowed() {
                 return refused;
             }
             if replaced.changed().await.is_err() {
@@ -201,27 +169,14 @@ impl AccessCheck {
         }
     }
 
-    /// A client showed a certificate that was verified, and says of nobody who that is. Its connection goes on, as one without.
+    /// A verified client certificate names no identity. Its connection goes on, as one without a certificate.
     pub fn certificate_refused(&self, from: &str, why: &str) {
         if let Some(left_out) = self.logins.are_to_be_written(who("", from)) {
-            tracing::warn!(target: AUDIT, from, why, left_out, "a client certificate was not taken for a login");
+            tracing::warn!(target: AUDIT, from, why, left_out, "a client certificate was not accepted as a login");
         }
     }
 
-    /// A call about a lockRef was refused: it is written of a client that is known where the service never gave it that one, which it
-    /// made up, or has from somebody else.
-    pub(super) fn note_refused(&self, login: &Login, lock_ref: &LockRef, status: &Status) {
-        let (identity, from) = (&*login.identity, &*login.from);
-        if identity.is_empty() || !status::is_never_issued(status) {
-            return;
-        }
-        if let Some(left_out) = self.calls.are_to_be_written(who(identity, from)) {
-            let entry = lock_ref;
-            tracing::warn!(target: AUDIT, identity, from, %entry, left_out, "a lockRef was refused that is not the caller's");
-        }
-    }
-
-    /// A connection was refused: the certificate of whoever is at its other end is not trusted, or there is another fault.
+    /// A connection was refused: its certificate is not trusted, or there is another fault.
     pub fn connection_refused(&self, from: &str, why: &str) {
         if let Some(left_out) = self.logins.are_to_be_written(who("", from)) {
             tracing::warn!(target: AUDIT, from, why, left_out, "a connection was refused");
@@ -229,76 +184,39 @@ impl AccessCheck {
     }
 }
 
-/// So much of a path as is written.
-fn beginning(path: &str) -> &str {
-    let mut ends = (0..=PATH_BYTES_MAX).rev();
-    let end = ends.find(|end| path.is_char_boundary(*end));
-    path.get(..end.unwrap_or(0)).unwrap_or("")
-}
-
 /// Whether everybody may call this path.
-pub(super) fn is_open(path: &str) -> bool {
+fn is_open(path: &str) -> bool {
     path.starts_with(OPEN)
 }
 
 impl Refusals {
-    fn of(what: &'static str) -> Refusals {
-        let none = RefusedLately {
+    fn new() -> Refusals {
+        Refusals(Arc::new(Mutex::new(RefusedLately {
             since: Instant::now(),
             written: Vec::new(),
             left_out: 0,
-            is_awaited: false,
-        };
-        Refusals {
-            what,
-            lately: Arc::new(Mutex::new(none)),
-        }
+        })))
     }
 
-    fn lately(&self) -> MutexGuard<'_, RefusedLately> {
-        self.lately.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// How many were left out since one was written; `None` where this one, of `who`, is left out as well.
+    /// How many were left out since one was written; `None` if this one, of `who`, is left out as well.
     fn are_to_be_written(&self, who: &str) -> Option<u64> {
-        let mut lately = self.lately();
+        let mut lately = self.0.lock();
         let now = Instant::now();
-        if now.duration_since(lately.since) >= SECOND {
+        if now.duration_since(lately.since) >= Duration::from_secs(1) {
             lately.since = now;
             lately.written.clear();
         }
         let of_it = lately.written.iter().filter(|one| &***one == who).count();
-        if lately.written.len() >= REFUSALS_A_SECOND || of_it >= OF_ONE_A_SECOND {
+        if lately.written.len() >= REFUSALS_A_SECOND || of_it >= REFUSALS_A_SECOND / 2 {
             lately.left_out += 1;
-            lately.is_awaited = lately.is_awaited || self.say_later();
             return None;
         }
         lately.written.push(who.into());
         Some(std::mem::take(&mut lately.left_out))
     }
-
-    /// Says how many were left out, should none be written that does; whether it will.
-    fn say_later(&self) -> bool {
-        let Ok(runtime) = Handle::try_current() else {
-            return false;
-        };
-        let refusals = self.clone();
-        runtime.spawn(async move {
-            sleep(SECOND).await;
-            let left_out = {
-                let mut lately = refusals.lately();
-                lately.is_awaited = false;
-                std::mem::take(&mut lately.left_out)
-            };
-            if left_out > 0 {
-                tracing::warn!(target: AUDIT, left_out, "more {} were refused", refusals.what);
-            }
-        });
-        true
-    }
 }
 
-/// Whose a refusal is: of a client by its identity, else by the machine that it calls from.
+/// The client of a refusal: its identity, else its machine.
 fn who<'a>(identity: &'a str, from: &'a str) -> &'a str {
     match identity {
         "" => from.rsplit_once(':').map_or(from, |(machine, _)| machine),
@@ -306,7 +224,7 @@ fn who<'a>(identity: &'a str, from: &'a str) -> &'a str {
     }
 }
 
-/// An entry or a session was ended by force, or was to be. That it was denied is written where that is found out.
+/// An entry or a session was to be ended by force. A denied one is written by the check.
 pub(super) fn forced<C: ByForce>(login: &Login, asked: &C, came: Result<&C::Answer, &Status>) {
     let came = match came {
         Ok(answer) if C::had_ended(answer) => "had ended before".to_owned(),
@@ -328,13 +246,13 @@ pub(super) fn forced<C: ByForce>(login: &Login, asked: &C, came: Result<&C::Answ
     }
 }
 
-/// A backup was begun: whoever has it has every value.
+/// A backup was begun: it has every value.
 pub(super) fn backup_begun(login: &Login) {
     let (identity, from) = (&*login.identity, &*login.from);
     tracing::info!(target: AUDIT, identity, from, "a backup was begun");
 }
 
-/// It ended: whole, with a status, or since its caller went away.
+/// It ended: whole, with a status, or because its caller went away.
 pub(super) fn backup_ended(login: &Login, came: Result<(), Option<&Status>>) {
     let (identity, from) = (&*login.identity, &*login.from);
     let came = match came {
@@ -354,7 +272,7 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&[u8]>, LoginRefused> {
     let bytes = value.as_bytes();
     let (scheme, token) = bytes.split_at(BEARER.len().min(bytes.len()));
     match values.next() {
-        None if scheme.eq_ignore_ascii_case(BEARER) => Ok(Some(token.trim_ascii())),
+        None if scheme.eq_ignore_ascii_case(BEARER.as_bytes()) => Ok(Some(token.trim_ascii())),
         _ => Err(LoginRefused::Malformed),
     }
 }
@@ -384,14 +302,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_path_is_written_in_part_whatever_it_is() {
-        let [long, wide] = ["a", "é"].map(|of| format!("/{}", of.repeat(PATH_BYTES_MAX)));
-        assert_eq!(beginning("/a"), "/a");
-        assert_eq!(beginning(&long), &long[..PATH_BYTES_MAX]);
-        assert_eq!(beginning(&wide), &wide[..PATH_BYTES_MAX - 1]);
-    }
-
     #[tokio::test(start_paused = true)]
     async fn who_is_refused_often_fills_no_log_and_hides_nobody() {
         let check = AccessCheck::open();
@@ -405,12 +315,9 @@ mod tests {
         assert!(written("too late", 1).is_empty());
         // Of the other kind there is as much room.
         assert_eq!(check.logins.are_to_be_written("one"), Some(0));
-        // What nobody said since is said by itself.
-        let left_out = || check.calls.lately().left_out;
-        assert_eq!(left_out(), 42);
-        tokio::time::sleep(2 * SECOND).await;
-        assert_eq!(left_out(), 0);
-        assert_eq!(written("one", 1), [0]);
+        // The next one that is written says how many were not.
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(written("one", 2), [42, 0]);
     }
 
     #[test]

@@ -1,20 +1,20 @@
-//! AcquireLock, also one that releases its entry where it does not get the lock within its wait. Where that was cut short
-//! by two thirds of the TTL, the answer is WAITING, and the entry stays.
+//! AcquireLock. With `give_up` it releases its entry if it does not get the lock within its wait. If two thirds of the TTL cut
+//! the wait short, the answer is WAITING, and the entry stays.
 //!
-//! That only where it was answered WAITING: of a caller that hung up it is not known whether another call of it, over
-//! another connection, was answered HELD meanwhile.
+//! The entry is released only after the answer WAITING: after a caller hung up, another call of it over another connection may
+//! have been answered HELD.
 
 use fermata_proto::{AcquireLockRequest, AcquireLockResponse, LockState, ReleaseLockRequest};
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::calls::{AcquireLock, CallContext, ReleaseLock, UnaryCall as _};
+use super::calls::{AcquireLock, CallContext, ReleaseLock, Served, UnaryCall as _};
 use super::deadline::later;
-use super::route::{Router, Served};
+use super::route::Router;
 use super::status;
 use super::stopping::Stopping;
 
-/// Asks for the lock, and waits for it where the request says so, until this replica stops.
+/// Asks for the lock, and waits for it as the request says, until this replica stops.
 pub async fn acquire(
     router: &Router,
     mut stopping: Stopping,
@@ -33,8 +33,8 @@ pub async fn acquire(
     }
 }
 
-/// Asks for the lock, and leaves the queue unless it comes in time. Where this replica stops first the entry is kept.
-/// Not cut off otherwise: it may be releasing its entry.
+/// Asks for the lock, and leaves the queue unless it comes in time. If this replica stops first the entry is kept. Not cut off
+/// otherwise: the release may be on its way.
 async fn acquire_or_leave(
     router: &Router,
     mut stopping: Stopping,

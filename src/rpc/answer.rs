@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fermata_proto::{self as proto, LockState};
+use prost::Message as _;
 
 use crate::engine::{
-    Acquired, BusyKey, CreatedLockRef, Described, DescribedEntry, DescribedSession, KeyHome,
-    LeaseId, LockStatus, ReplicaActivity, Turns, Value,
+    Acquired, CreatedLockRef, Described, DescribedEntry, DescribedSession, KeyHome, LeaseId,
+    LockStatus, ReplicaActivity, Turns, Value,
 };
 use crate::key::{Entry, KeyState};
 use crate::lock::{
@@ -40,24 +41,14 @@ pub fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// How large the keys that one replica tells of may be together, in bytes …
+/// The size of the busiest keys of one replica, in bytes: the answers of many replicas go into one message.
 const BUSIEST_BYTES_MAX: usize = 128 * 1024;
-/// … with this for what else is told of each.
-const PER_KEY_BYTES: usize = 64;
 
-/// What a replica did.
+/// The activity of a replica.
 pub fn activity(did: ReplicaActivity, answering: ReplicaId) -> proto::ReplicaActivity {
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let grants = did.grants;
-    // A page of a listing is as large: the answers of many replicas go into one message.
-    let mut bytes = 0;
-    let fits = |key: &BusyKey| {
-        let of_holder = key.owner.len() + key.identity.len();
-        bytes += key.id.key.as_str().len() + of_holder + PER_KEY_BYTES;
-        bytes <= BUSIEST_BYTES_MAX
-    };
-    let busiest = did.busiest.into_iter().take_while(fits);
-    let busiest = busiest.map(|key| proto::KeyActivity {
+    let busiest = did.busiest.into_iter().map(|key| proto::KeyActivity {
         table: key.id.table.to_string(),
         key: key.id.key.to_string(),
         owner: key.owner.into(),
@@ -66,6 +57,11 @@ pub fn activity(did: ReplicaActivity, answering: ReplicaId) -> proto::ReplicaAct
         held_for: key.held_for.map(duration),
         identity: key.identity.into(),
     });
+    let mut bytes = 0;
+    let fits = |key: &proto::KeyActivity| {
+        bytes += key.encoded_len();
+        bytes <= BUSIEST_BYTES_MAX
+    };
     proto::ReplicaActivity {
         replica: Some(replica(did.row, answering)),
         answered: true,
@@ -83,7 +79,7 @@ pub fn activity(did: ReplicaActivity, answering: ReplicaId) -> proto::ReplicaAct
             changes: did.counts.swaps,
             conflicts: did.counts.conflicts,
         }),
-        busiest_keys: busiest.collect(),
+        busiest_keys: busiest.take_while(fits).collect(),
         resident_bytes: resident_bytes(),
         as_home: Some(proto::HomeCounts {
             volatile_grants: did.counts.volatile_grants,
@@ -98,7 +94,7 @@ pub fn activity(did: ReplicaActivity, answering: ReplicaId) -> proto::ReplicaAct
     }
 }
 
-/// The memory that this process has in use; 0 where the system does not say.
+/// The memory of this process; 0 if the system does not say.
 fn resident_bytes() -> u64 {
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else {
         return 0;
@@ -126,7 +122,7 @@ pub fn value(value: Option<Value>) -> (Bytes, bool) {
     }
 }
 
-/// A [`LockStatus`] as the fields that say it.
+/// A [`LockStatus`] as the fields of an answer.
 struct StatusFields {
     state: LockState,
     position: u32,
@@ -159,7 +155,7 @@ impl StatusFields {
     }
 }
 
-/// The answer to CreateLockRef, to the client that this secret is of, and that gave this session.
+/// The answer to CreateLockRef, with the client's secret and its session as given.
 pub fn created(
     created: CreatedLockRef,
     session: &str,
@@ -185,7 +181,7 @@ pub fn created(
     }
 }
 
-/// The answer to AcquireLock, whose client gave the lockRef as this.
+/// The answer to AcquireLock, with the lockRef as its client gave it.
 pub fn acquired(acquired: Acquired, lock_ref: &str) -> proto::AcquireLockResponse {
     let fields = StatusFields::of(acquired.status);
     proto::AcquireLockResponse {
@@ -210,7 +206,7 @@ fn name(id: &KeyId, seq: Seq) -> String {
     .to_string()
 }
 
-/// One live entry; a holder where it comes with its grant.
+/// One live entry; a holder if it has a grant.
 fn queue_entry(
     described: &Described,
     entry: &Entry,

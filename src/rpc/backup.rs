@@ -1,4 +1,4 @@
-//! Backup: what the store had at one moment, as a stream of parts.
+//! Backup: the contents of the store at one moment, as a stream of parts.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -25,7 +25,7 @@ impl Backups {
         Backups(Arc::new(Semaphore::new(1)))
     }
 
-    /// Begins one for who may do this with everything, and for as long as that is so.
+    /// Begins a backup for a caller with these permissions on everything, for as long as it has them.
     pub async fn begin(
         &self,
         engine: &Engine,
@@ -46,10 +46,11 @@ impl Backups {
             parts: Some(parts),
             to_end: Box::pin(async move {
                 let mut stopping = stopping;
+                let may = || access.check_scope(&login, verbs, Scope::Everything);
                 tokio::select! {
                     biased;
                     () = stopping.stopped() => status::stopping(),
-                    refused = access.until_scope_refused(&login, verbs, Scope::Everything) => refused,
+                    refused = access.until_refused(may) => refused,
                 }
             }),
             login: of,
@@ -59,12 +60,12 @@ impl Backups {
     }
 }
 
-/// The parts of one, until all were taken, this replica stops, its caller may not have them any more, or it fails.
+/// The parts of a backup, until all were taken, this replica stops, its caller loses the permission, or it fails.
 pub struct BackupStream {
     parts: Option<BackupParts>,
     to_end: Pin<Box<dyn Future<Output = Status> + Send>>,
     login: Login,
-    /// How it ended; with nothing where its caller went away.
+    /// Its end; without a status if the caller went away.
     came: Result<(), Option<Status>>,
     _turn: OwnedSemaphorePermit,
 }

@@ -1,5 +1,5 @@
-//! What surrounds every call, also those of health and reflection: its deadline, its span, and the
-//! statuses that the library makes before a handler of ours is reached.
+//! The layer around every call, also those of health and reflection: its deadline, its span, and the statuses that the library
+//! makes before a handler of ours is reached.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,7 +17,6 @@ use tracing::Instrument;
 use tracing::field::Empty;
 
 use super::AccessCheck;
-use super::access_check;
 use super::budget::{Account, AnswerBody, AnswerForm, Arrival, ConnectionInfo, ReceivedBody};
 use super::deadline::Deadline;
 use super::listing_turns::ListingTurns;
@@ -26,17 +25,17 @@ use super::stopping::Stopping;
 use crate::engine::{Begins, Engine};
 use crate::limits::Limits;
 
-/// The path of what this layer speaks for: other services keep their own statuses.
+/// The paths whose statuses this layer maps: other services keep their own.
 const OURS: &str = "/fermata.";
 
-/// The path of what clients call.
+/// The path of the service for clients.
 const LOCK_SERVICE: &str = "/fermata.v1.LockService/";
 
-/// The methods whose messages come in as their callers like.
+/// The methods with a stream of messages from their caller.
 const STREAMS_IN: [&str; 3] = ["/KeepAlive", "/Pipeline", "/ServerReflectionInfo"];
 
-/// What is read of a call that is refused, and for how long. A call whose message comes after its answer is one more reset of
-/// a stream; and of many such a client is held for an attacker, and loses its connection.
+/// How long the message of a refused call is read. A message after the answer is one more reset of a stream; HTTP/2 takes a
+/// client with many of them for an attacker, and ends its connection.
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Wraps a server in [`Calls`].
@@ -44,18 +43,18 @@ const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 pub struct CallLayer {
     /// Named in the status of a message that is too large.
     message_bytes_max: usize,
-    /// How long a message may take to come in where its caller set no deadline.
+    /// How long a message may take without a deadline of its caller.
     call_max: Duration,
     stopping: Stopping,
     check: AccessCheck,
     listings: ListingTurns,
-    /// Whose clients these are; `None` of other replicas, whose calls were admitted where they came from, or are by the home.
+    /// The engine of these clients; `None` for other replicas, whose calls were admitted by the asked replica, or are by the
+    /// home.
     engine: Option<Engine>,
 }
 
 impl CallLayer {
-    /// The layer of a server with these limits. Messages that are still coming in are not waited for once
-    /// it stops.
+    /// The layer of a server with these limits. Once it stops, incomplete messages are not waited for.
     pub fn new(limits: &Limits, stopping: Stopping) -> Self {
         CallLayer {
             message_bytes_max: limits.message_bytes_max,
@@ -67,14 +66,14 @@ impl CallLayer {
         }
     }
 
-    /// For clients of this engine: what it would refuse for want of room is refused before it is read.
+    /// For clients of this engine: overload is refused before a message is read.
     #[must_use]
     pub fn with_engine(self, engine: Engine) -> Self {
         let engine = Some(engine);
         CallLayer { engine, ..self }
     }
 
-    /// The answer to a call for which there is too much in flight.
+    /// The refusal of a call under overload.
     fn overloaded(&self, path: &str) -> Option<Response<Body>> {
         let begins = match path.strip_prefix(LOCK_SERVICE)? {
             "CreateLockRef" | "OpenSession" => Begins::Entry,
@@ -82,10 +81,10 @@ impl CallLayer {
             _ => return None,
         };
         let again_after = self.engine.as_ref()?.is_overloaded(begins)?;
-        Some(status::overloaded(again_after))
+        Some(status::overloaded(again_after).into_http())
     }
 
-    /// For callers who are known to this only.
+    /// Only for known callers.
     #[must_use]
     pub fn with_access(self, check: AccessCheck) -> Self {
         CallLayer { check, ..self }
@@ -134,22 +133,14 @@ where
         match self.layer.check.login(path, request.headers(), caller) {
             Ok(login) => drop(request.extensions_mut().insert(login)),
             Err(refused) => {
-                return Box::pin(refuse(
-                    request,
-                    account.cloned(),
-                    false,
-                    refused.into_http(),
-                ));
+                return Box::pin(refuse(request, account.cloned(), refused.into_http()));
             }
         }
         if let Some(overloaded) = self.layer.overloaded(request.uri().path()) {
-            return Box::pin(refuse(request, account.cloned(), true, overloaded));
+            return Box::pin(refuse(request, account.cloned(), overloaded));
         }
         let path = request.uri().path();
-        let open = account.map(|account| {
-            let keeps_in_use = !access_check::is_open(path);
-            account.begin(bytes_of(request.headers()), keeps_in_use)
-        });
+        let open = account.map(|account| account.begin(bytes_of(request.headers())));
         let ours = path.starts_with(OURS);
         let writes = ours && may_write(path);
         let span = span_of(path);
@@ -176,7 +167,7 @@ where
             let _turn = match &open {
                 // A listing has a turn of its own.
                 Some(open) if answers.form == AnswerForm::Read && !answers.is_listing => {
-                    match timeout_at(answer_by, open.account().read_turn()).await {
+                    match timeout_at(answer_by, open.account().read_turn(answers.has_lock)).await {
                         Ok(turn) => turn,
                         Err(_elapsed) => return Ok(status::no_room().into_http()),
                     }
@@ -218,24 +209,21 @@ where
     }
 }
 
-/// Whether the messages of this method come in as its caller likes.
+/// Whether this method has a stream of messages from its caller.
 fn is_stream_in(path: &str) -> bool {
     STREAMS_IN.iter().any(|method| path.ends_with(method))
 }
 
-/// Answers a call with this, without doing anything of it. Its message is read before, and dropped.
+/// Refuses a call with this answer. Its message is read before, and dropped.
 async fn refuse<E>(
     request: Request<Body>,
     account: Option<Arc<Account>>,
-    keeps_in_use: bool,
     refused: Response<Body>,
 ) -> Result<Response<Body>, E> {
     let is_stream = is_stream_in(request.uri().path());
     // It counts as any other for as long as it is here.
     let header_bytes = bytes_of(request.headers());
-    let _call = account
-        .as_ref()
-        .map(|account| account.begin(header_bytes, keeps_in_use));
+    let _call = account.as_ref().map(|account| account.begin(header_bytes));
     let mut body = request.into_body();
     let read_out = async { while let Some(Ok(_)) = body.frame().await {} };
     if !is_stream {
@@ -244,7 +232,7 @@ async fn refuse<E>(
     Ok(refused)
 }
 
-/// How long the headers of a call are, as HPACK counts them.
+/// The size of the headers of a call, as HPACK counts them.
 fn bytes_of(headers: &HeaderMap) -> usize {
     let lengths = headers
         .iter()
@@ -252,12 +240,14 @@ fn bytes_of(headers: &HeaderMap) -> usize {
     lengths.sum()
 }
 
-/// What the answers of a method are, as far as memory goes.
+/// The kind of answers of a method, for the budget.
 #[derive(Clone, Copy)]
 struct AnswerKind {
     form: AnswerForm,
-    /// It may go over all that there is.
+    /// It may scan everything.
     is_listing: bool,
+    /// It reads under a lock.
+    has_lock: bool,
 }
 
 impl AnswerKind {
@@ -282,7 +272,11 @@ impl AnswerKind {
             _ if is_stream_in(path) => AnswerForm::Always,
             _ => AnswerForm::Done,
         };
-        AnswerKind { form, is_listing }
+        AnswerKind {
+            form,
+            is_listing,
+            has_lock: method == "CriticalGet",
+        }
     }
 }
 
@@ -314,8 +308,8 @@ pub(super) fn span(service: &str, method: &str) -> tracing::Span {
     )
 }
 
-/// Replaces a status that the library made by that of the contract. Those come as headers without a
-/// body; a status of ours carries details and stays.
+/// Replaces a status of the library by that of the contract. Statuses of the library come as headers without a body; our own
+/// carry details and stay.
 fn mapped(response: Response<Body>, message_bytes_max: usize) -> Response<Body> {
     let headers = response.headers();
     if headers.contains_key(Status::GRPC_STATUS_DETAILS) {

@@ -1,10 +1,10 @@
-//! When a call must be answered: a little before its caller stops listening.
+//! Deadlines: a call is answered a little before its caller stops listening.
 
 use std::future::Future;
 use std::time::Duration;
 
 use http::HeaderMap;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tonic::{Extensions, Status};
 
 use super::status;
@@ -18,7 +18,7 @@ const MARGIN_MAX: Duration = Duration::from_millis(500);
 /// As good as for ever: a year.
 const SPAN_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// When a call came in, and how long its caller will listen. In the extensions of every request.
+/// The arrival of a call, and how long its caller listens. In the extensions of every request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     received: Instant,
@@ -26,7 +26,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// A call that came in now with these headers. What is no `grpc-timeout` counts as none, as in tonic.
+    /// A call that arrives now with these headers. A malformed `grpc-timeout` counts as none, as in tonic.
     pub fn of_headers(headers: &HeaderMap) -> Deadline {
         Deadline {
             received: Instant::now(),
@@ -37,12 +37,12 @@ impl Deadline {
         }
     }
 
-    /// A call that came in then, by whatever way, whose caller listens for so long; `None`: without a deadline.
+    /// A call that arrived at `received`; `given` is `None` without a deadline.
     pub fn since(received: Instant, given: Option<Duration>) -> Deadline {
         Deadline { received, given }
     }
 
-    /// The deadline of a request: put there by the layer; none where that is missing.
+    /// The deadline of a request, as the layer put it there; none without the layer.
     pub fn of_request(extensions: &Extensions) -> Deadline {
         extensions.get::<Deadline>().copied().unwrap_or(Deadline {
             received: Instant::now(),
@@ -78,13 +78,12 @@ impl Deadline {
         self.before(self.margin() * 2)
     }
 
-    /// When to answer for a handler that has not: between its own chance and the caller's deadline.
+    /// When the layer answers for a handler that has not: between the handler's own time and the caller's deadline.
     pub fn last_chance(&self) -> Option<Instant> {
         self.before(self.margin() / 2)
     }
 
-    /// When to answer a call that may take `call_max`: then, or before its caller's deadline, whichever is first. However long
-    /// a caller listens, nothing is kept for it for ever.
+    /// When to answer a call that may take `call_max`: after that, or before its caller's deadline, whichever is first.
     pub fn answer_within(&self, call_max: Duration) -> Instant {
         let longest = later(self.received, call_max);
         self.answer_by().map_or(longest, |by| by.min(longest))
@@ -95,16 +94,24 @@ impl Deadline {
         self.received.checked_add(given.saturating_sub(margin))
     }
 
-    /// Never more than half of what was given: a caller in a hurry still gets a try.
+    /// Never more than half of the given time: a short deadline still gets a try.
     pub fn margin(&self) -> Duration {
         let given = self.given.unwrap_or(Duration::ZERO);
         (given / 20).clamp(MARGIN_MIN, MARGIN_MAX).min(given / 2)
     }
 }
 
-/// A span after an instant, also where their sum is more than a clock can name.
+/// A span after an instant, also if a clock cannot name their sum.
 pub fn later(from: Instant, span: Duration) -> Instant {
     from.checked_add(span).unwrap_or(from + SPAN_MAX)
+}
+
+/// Returns at an instant; never without one.
+pub async fn until(then: Option<Instant>) {
+    match then {
+        Some(then) => sleep_until(then).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Runs a call of the engine until `answer_by`; after that its outcome is unknown to the caller. It is
@@ -119,7 +126,7 @@ pub async fn within<T>(
     .await
 }
 
-/// The same for what says by itself how it is told.
+/// The same for a call with a status of its own.
 pub async fn by<T>(
     answer_by: Instant,
     call: impl Future<Output = Result<T, Status>>,
@@ -127,7 +134,7 @@ pub async fn by<T>(
     by_or(answer_by, status::outcome_unknown, call).await
 }
 
-/// The same for what is told by `late` after `answer_by`.
+/// The same with the status `late` after `answer_by`.
 pub async fn by_or<T>(
     answer_by: Instant,
     late: impl FnOnce() -> Status,

@@ -1,23 +1,23 @@
 //! The KeepAlive stream: each renewal is answered, in order.
 //!
-//! Nothing is read from the client while [`RENEWALS_MAX`] renewals are in flight or their answers are not
-//! taken: a slow store, or a client that does not read, fills the window of the stream and nothing else.
-//! (Of thousands of small frames that are not read h2 makes an end of the connection; before that the
-//! oldest renewal has failed, and is answered, unless they come by the thousand a second.)
+//! Nothing is read from the client while [`RENEWALS_MAX`] renewals are in flight or their answers are not taken: a slow store, or
+//! a client that does not read, fills the window of the stream and nothing else. (h2 ends a connection with thousands of small
+//! unread frames. Before that the oldest renewal has failed and is answered, unless they come by the thousand a second.)
 //!
-//! A session may have asked to end soon after its stream does (`disconnect_grace`). So a stream remembers whose
-//! renewals it carried, and tells at its end.
+//! A session with a `disconnect_grace` ends soon after its stream. So a stream remembers the sessions of its renewals, and
+//! reports its end.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use fermata_proto::{EndReason, KeepAliveRequest, KeepAliveResponse};
 use futures_util::{Stream, StreamExt, stream};
-use tokio::time::{Instant, sleep_until};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 use tonic::{Code, Status, Streaming};
 
 use super::calls::{CallContext, KeepAlive, UnaryCall as _};
-use super::deadline::later;
+use super::deadline::{later, until};
 use super::route::Router;
 use super::status;
 use super::stopping::Stopping;
@@ -27,13 +27,8 @@ use crate::lock::SessionId;
 /// the answers keep their order.
 const RENEWALS_MAX: usize = 256;
 
-/// How many sessions a stream remembers: twice what may be in flight, for a client with so many sessions that have a
-/// disconnect_grace beside as many that have none. Of further ones nothing is told at its end; so they live for
-/// their TTL.
-const SESSIONS_MAX: usize = 2 * RENEWALS_MAX;
-
-/// The sessions that a stream remembers, those that were renewed last: of one that was closed nothing comes any more,
-/// and it makes room for others.
+/// The sessions that a stream remembers: the latest renewed ones. A closed session is not renewed any more, and makes room for
+/// others.
 struct Remembered {
     max: usize,
     /// Each with the number of its last renewal.
@@ -67,8 +62,8 @@ impl Remembered {
     }
 }
 
-/// The sessions that a stream carried renewals for, of KeepAlive or Pipeline. Kept by the stream and by each renewal in flight: what is
-/// told at the end must not be followed by a renewal that came before it, which would say that the client is there.
+/// The sessions with renewals on a stream, of KeepAlive or Pipeline. Kept by the stream and by each renewal in flight: no earlier
+/// renewal may follow the report of the end, since it would say that the client is there.
 pub(super) struct Connected {
     router: Router,
     stopping: Stopping,
@@ -76,17 +71,14 @@ pub(super) struct Connected {
 }
 
 impl Connected {
-    /// Remembers so many sessions.
-    pub(super) fn new(router: Router, stopping: Stopping, sessions_max: usize) -> Connected {
+    /// For a stream with so many renewals in flight. It remembers twice as many sessions: a client may have as many without a
+    /// disconnect_grace. The end of the stream is not reported for further ones; they live for their TTL.
+    pub(super) fn new(router: Router, stopping: Stopping, renewals_max: usize) -> Connected {
         Connected {
             router,
             stopping,
-            sessions: Mutex::new(Remembered::new(sessions_max)),
+            sessions: Mutex::new(Remembered::new(2 * renewals_max)),
         }
-    }
-
-    fn sessions(&self) -> MutexGuard<'_, Remembered> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the stream itself ends: its replica stops, or its deadline is there.
@@ -105,7 +97,7 @@ impl Connected {
         let renewal = KeepAlive::parse(ask, context)?;
         self.router.access().still_knows(&context.login)?;
         if let Some(session) = renewal.session() {
-            self.sessions().note(session);
+            self.sessions.lock().note(session);
         }
         let answer = match self.router.make(&renewal, context, answer_by).await {
             Ok(served) => served.answer,
@@ -118,7 +110,7 @@ impl Connected {
         if let Some(session) = renewal.session()
             && answer.disconnect_grace.is_none()
         {
-            self.sessions().forget(&session);
+            self.sessions.lock().forget(&session);
         }
         Ok(answer)
     }
@@ -130,14 +122,14 @@ impl Drop for Connected {
         if self.stopping.is_stopped() {
             return;
         }
-        let sessions = std::mem::take(&mut self.sessions().sessions);
+        let sessions = std::mem::take(&mut self.sessions.lock().sessions);
         for session in sessions.into_keys() {
             self.router.disconnected(session);
         }
     }
 }
 
-/// Whether a renewal failed for want of something that the next one may find: a store, a replica, room, a rule.
+/// Whether the next renewal may succeed where this one failed: a store, a replica, room or a rule was missing.
 fn is_of_one_lease(status: &Status) -> bool {
     matches!(
         status.code(),
@@ -145,15 +137,14 @@ fn is_of_one_lease(status: &Status) -> bool {
     )
 }
 
-/// What the client's side of the stream brings.
+/// The input of the stream.
 enum StreamInput {
     Renew(KeepAliveRequest),
     Fail(Status),
 }
 
-/// The answers to a stream of renewals. It ends where the client ends its side, a little before
-/// the deadline, with a status when the replica stops, and with a status where a message makes no sense.
-/// A session that has ended, or of which nothing can be said now, ends nothing.
+/// The answers to a stream of renewals. It ends when the client ends its side, a little before the deadline, and with a status
+/// when the replica stops or a message makes no sense. A session that has ended, or whose state is unknown, ends nothing.
 pub fn stream(
     router: Router,
     asks: Streaming<KeepAliveRequest>,
@@ -163,24 +154,18 @@ pub fn stream(
     let message_bytes_max = router.limits().message_bytes_max;
     let deadline = context.deadline;
     let access = router.access().clone();
-    let connected = Arc::new(Connected::new(router, stopping.clone(), SESSIONS_MAX));
+    let connected = Arc::new(Connected::new(router, stopping.clone(), RENEWALS_MAX));
     let login = context.login.clone();
     let open = Some((asks, stopping.clone(), access));
     let asked = stream::unfold(open, move |open| {
         let login = login.clone();
         async move {
             let (mut asks, mut stopping, access) = open?;
-            let end = async {
-                match deadline.answer_by() {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 biased;
                 () = stopping.stopped() => Some((StreamInput::Fail(status::stopping()), None)),
-                () = end => None,
-                status = access.ended(&login) => Some((StreamInput::Fail(status), None)),
+                () = until(deadline.answer_by()) => None,
+                status = access.until_refused(|| access.still_knows(&login)) => Some((StreamInput::Fail(status), None)),
                 asked = asks.message() => match asked {
                     Ok(Some(ask)) => Some((StreamInput::Renew(ask), Some((asks, stopping, access)))),
                     Ok(None) => None,
@@ -219,15 +204,15 @@ mod tests {
     #[test]
     fn a_stream_remembers_the_sessions_that_were_renewed_last() {
         let session = |number: u128| SessionId(uuid::Uuid::from_u128(number));
-        let most = SESSIONS_MAX as u128;
-        let mut remembered = Remembered::new(SESSIONS_MAX);
+        let most = 8;
+        let mut remembered = Remembered::new(8);
         for number in 0..most {
             remembered.note(session(number));
         }
         // The first one is renewed, and so the second one makes room.
         remembered.note(session(0));
         remembered.note(session(most));
-        assert_eq!(remembered.sessions.len(), SESSIONS_MAX);
+        assert_eq!(remembered.sessions.len(), 8);
         assert!(remembered.sessions.contains_key(&session(0)));
         assert!(!remembered.sessions.contains_key(&session(1)));
         assert!(remembered.sessions.contains_key(&session(most)));

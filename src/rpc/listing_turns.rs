@@ -1,4 +1,4 @@
-//! Listings take turns: each may go over all that there is.
+//! Listings take turns: each may scan everything.
 
 use std::sync::Arc;
 
@@ -6,21 +6,20 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 use tonic::{Request, Status};
 
-use super::budget::{Account, OwnListings};
+use super::budget::Account;
 use super::status;
 use crate::engine::EngineError;
 
-/// Those of all connections, and those of the one that a call came on. Cheap to clone.
+/// The turns of all connections, and those of the address of a call. Cheap to clone.
 #[derive(Clone)]
 pub struct ListingTurns {
     all: Arc<Semaphore>,
     max: u64,
-    own: Option<OwnListings>,
+    of_share: Option<Arc<Semaphore>>,
 }
 
 /// One turn, until it is dropped.
 pub struct ListingTurn {
-    _of_connection: Option<OwnedSemaphorePermit>,
     _of_share: Option<OwnedSemaphorePermit>,
     _of_all: Option<OwnedSemaphorePermit>,
 }
@@ -31,20 +30,19 @@ impl ListingTurns {
         ListingTurns {
             all: Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS))),
             max: u64::try_from(max).unwrap_or(u64::MAX),
-            own: None,
+            of_share: None,
         }
     }
 
-    /// For a call on this connection, of which one lists at once, and of its owner's half of the turns. (One of another replica
-    /// lists for many clients.)
+    /// For a call on this connection, whose address has half of the turns. (Another replica lists for many clients.)
     pub fn on(self, account: Option<&Account>) -> ListingTurns {
-        let own = account.and_then(Account::listings).cloned();
-        ListingTurns { own, ..self }
+        let of_share = account.and_then(Account::listings);
+        ListingTurns { of_share, ..self }
     }
 }
 
-/// The turn of a call that lists: first of those on its connection, then of its owner's, then of all. To be taken once the call is known to be
-/// allowed, and all of it is there: until it is given back others wait.
+/// The turn of a call that lists: of its address first, then of all. To be taken once the call is allowed and complete: others
+/// wait until it is given back.
 pub async fn listing_turn<T>(
     request: &Request<T>,
     answer_by: Instant,
@@ -54,15 +52,11 @@ pub async fn listing_turn<T>(
     };
     let turn = async {
         // They are never closed.
-        let (of_connection, of_share) = match &turns.own {
-            Some(own) => (
-                Arc::clone(&own.of_connection).acquire_owned().await.ok(),
-                Arc::clone(&own.of_share).acquire_owned().await.ok(),
-            ),
-            None => (None, None),
+        let of_share = match &turns.of_share {
+            Some(of_share) => Arc::clone(of_share).acquire_owned().await.ok(),
+            None => None,
         };
         ListingTurn {
-            _of_connection: of_connection,
             _of_share: of_share,
             _of_all: Arc::clone(&turns.all).acquire_owned().await.ok(),
         }

@@ -1,6 +1,5 @@
-//! LockAdmin: what is locked, by whom and since when; and the end of an entry or a session by force.
+//! LockAdmin: shows locks and their holders, and ends an entry or a session by force.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use fermata_proto::lock_admin_server::LockAdmin;
@@ -22,61 +21,31 @@ use super::backup::{BackupStream, Backups};
 use super::calls::{ByForce, EndSession, ForceRelease};
 use super::deadline::{Deadline, by, within};
 use super::listing_turns::listing_turn;
-use super::locks::{DescribeLock, KeySources, ListLocks};
+use super::locks::{ASKED_AT_ONCE, DescribeLock, ListLocks, asked_within};
 use super::page::{self, Listing};
-use super::peer::PeerClient;
 use super::route::Router;
 use super::stopping::Stopping;
-use super::{AccessCheck, access_check, answer, status};
+use super::{access_check, answer, status};
 use crate::access::{Scope, Verb, Verbs};
-use crate::clock::Ids;
-use crate::engine::Engine;
-use crate::limits::Limits;
 use crate::lock::{ReplicaId, SessionId};
 
-/// How many tables are on a page where the caller does not say.
-const TABLES_DEFAULT: usize = 1000;
-
-/// How many keys are told of each replica where the caller does not say.
+/// How many keys of each replica are described by default.
 const BUSIEST_DEFAULT: usize = 20;
-/// How many replicas are asked at once what they did …
-const ASKED_AT_ONCE: usize = 64;
-/// … and how long each has to say so.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
-
 /// LockAdmin on an engine.
 #[derive(Clone)]
 pub struct LockAdminRpc {
-    sources: KeySources,
-    limits: Arc<Limits>,
     router: Router,
     backups: Backups,
     stopping: Stopping,
 }
 
 impl LockAdminRpc {
-    /// On this engine; `peers` is `None` where there are no other replicas.
-    pub fn new(
-        engine: Engine,
-        stopping: Stopping,
-        ids: Arc<dyn Ids>,
-        peers: Option<Arc<PeerClient>>,
-    ) -> Self {
+    /// By this router, until this replica stops.
+    pub fn new(router: Router, stopping: Stopping) -> Self {
         LockAdminRpc {
             backups: Backups::new(),
             stopping,
-            limits: Arc::new(engine.limits().clone()),
-            router: Router::new(engine.clone(), ids, peers.clone()),
-            sources: KeySources { engine, peers },
-        }
-    }
-
-    /// For callers who may do what this allows only.
-    #[must_use]
-    pub fn with_access(self, check: AccessCheck) -> Self {
-        LockAdminRpc {
-            router: self.router.with_access(check),
-            ..self
+            router,
         }
     }
 
@@ -87,16 +56,16 @@ impl LockAdminRpc {
         access.check_scope(&context.login, Verb::Admin.into(), scope)
     }
 
-    /// What every other replica did, of those that are live: each is asked, for a moment.
+    /// The activity of every other live replica: each is asked for a moment.
     async fn elsewhere(
         &self,
         keys_max: usize,
         within: Duration,
     ) -> Result<Vec<ReplicaActivity>, Status> {
-        let peers = self.sources.engine.live_peers();
+        let peers = self.router.engine().live_peers();
         let peers = peers.map_err(|error| status::of_engine(&error))?;
         let asked = peers.into_iter().map(|peer| async move {
-            let answered = match &self.sources.peers {
+            let answered = match self.router.peers() {
                 Some(peers) => peers.activity(&peer, keys_max, within).await,
                 None => None,
             };
@@ -111,7 +80,7 @@ impl LockAdminRpc {
         Ok(stream::iter(asked).buffered(ASKED_AT_ONCE).collect().await)
     }
 
-    /// In a task of its own: whoever hangs up meanwhile is in the audit log all the same.
+    /// In a task of its own: it is in the audit log even if the caller hangs up.
     async fn force<C: ByForce>(
         &self,
         request: Request<C::Ask>,
@@ -132,7 +101,7 @@ impl LockAdminRpc {
     }
 
     fn answer_by<T>(&self, request: &Request<T>) -> Instant {
-        Deadline::of_request(request.extensions()).answer_within(self.limits.call_max())
+        Deadline::of_request(request.extensions()).answer_within(self.router.limits().call_max())
     }
 }
 
@@ -143,16 +112,11 @@ impl LockAdmin for LockAdminRpc {
         request: Request<ListTablesRequest>,
     ) -> Result<Response<ListTablesResponse>, Status> {
         let ask = request.into_inner();
-        let size = page::size(ask.page_size, TABLES_DEFAULT, &self.limits)?;
+        let size = page::size(ask.page_size, self.router.limits())?;
         let listing = Listing::new("ListTables", &[]);
         let after: Option<String> = listing.after(&ask.page_token)?;
-        let mut names: Vec<String> = self
-            .sources
-            .engine
-            .tables()
-            .iter()
-            .map(|t| t.to_string())
-            .collect();
+        let tables = self.router.engine().tables();
+        let mut names: Vec<String> = tables.iter().map(ToString::to_string).collect();
         names.sort();
         let above = |name: &String| after.as_ref().is_none_or(|after| name > after);
         let mut names = names.into_iter().filter(above).peekable();
@@ -176,10 +140,10 @@ impl LockAdmin for LockAdminRpc {
         request: Request<ListLocksRequest>,
     ) -> Result<Response<ListLocksResponse>, Status> {
         let answer_by = self.answer_by(&request);
-        let list = ListLocks::parse(request.get_ref().clone(), &self.limits)?;
+        let list = ListLocks::parse(request.get_ref().clone(), self.router.limits())?;
         self.may_see(&request, list.scope())?;
         let _turn = listing_turn(&request, answer_by).await?;
-        let listed = within(answer_by, list.answer(&self.sources, answer_by)).await?;
+        let listed = within(answer_by, list.answer(&self.router, answer_by)).await?;
         Ok(Response::new(listed))
     }
 
@@ -188,7 +152,7 @@ impl LockAdmin for LockAdminRpc {
         request: Request<DescribeLockRequest>,
     ) -> Result<Response<DescribeLockResponse>, Status> {
         let answer_by = self.answer_by(&request);
-        let describe = DescribeLock::parse(request.get_ref().clone(), &self.limits)?;
+        let describe = DescribeLock::parse(request.get_ref().clone(), self.router.limits())?;
         // Whoever may lock the key may see for whom it waits.
         let login = self.router.context(&request).login;
         let either = [Verb::Lock.into(), Verb::Admin.into()];
@@ -196,7 +160,7 @@ impl LockAdmin for LockAdminRpc {
         access.check_any(&login, &either, Scope::Key(describe.id()))?;
         Span::current().record("table", display(&describe.id().table));
         let _turn = listing_turn(&request, answer_by).await?;
-        let shown = within(answer_by, describe.answer(&self.sources, answer_by)).await?;
+        let shown = within(answer_by, describe.answer(&self.router, answer_by)).await?;
         Ok(Response::new(shown))
     }
 
@@ -222,10 +186,10 @@ impl LockAdmin for LockAdminRpc {
         let answer_by = self.answer_by(&request);
         let _turn = listing_turn(&request, answer_by).await?;
         let ask = request.into_inner();
-        let size = page::size(ask.page_size, page::SIZE_DEFAULT, &self.limits)?;
+        let size = page::size(ask.page_size, self.router.limits())?;
         let listing = Listing::new("ListSessions", &[]);
         let after = listing.after::<Uuid>(&ask.page_token)?.map(SessionId);
-        let found = within(answer_by, self.sources.engine.list_sessions(after, size)).await?;
+        let found = within(answer_by, self.router.engine().list_sessions(after, size)).await?;
         let (sessions, next) = page::filled(found, |found| found.row.id, answer::session);
         Ok(Response::new(ListSessionsResponse {
             sessions,
@@ -241,11 +205,11 @@ impl LockAdmin for LockAdminRpc {
         let answer_by = self.answer_by(&request);
         let _turn = listing_turn(&request, answer_by).await?;
         let ask = request.into_inner();
-        let size = page::size(ask.page_size, page::SIZE_DEFAULT, &self.limits)?;
+        let size = page::size(ask.page_size, self.router.limits())?;
         let listing = Listing::new("ListReplicas", &[]);
         let after = listing.after::<Uuid>(&ask.page_token)?.map(ReplicaId);
-        let found = within(answer_by, self.sources.engine.list_replicas(after, size)).await?;
-        let answering = self.sources.engine.replica();
+        let found = within(answer_by, self.router.engine().list_replicas(after, size)).await?;
+        let answering = self.router.engine().replica();
         let (replicas, next) =
             page::filled(found, |row| row.id, |row| answer::replica(row, answering));
         Ok(Response::new(ListReplicasResponse {
@@ -262,13 +226,12 @@ impl LockAdmin for LockAdminRpc {
         let answer_by = self.answer_by(&request);
         let _turn = listing_turn(&request, answer_by).await?;
         let keys_max = request.into_inner().keys_max;
-        let keys_max = page::most("keys_max", keys_max, BUSIEST_DEFAULT, &self.limits)?;
-        let did = self.sources.engine.activity(keys_max);
+        let keys_max = page::most("keys_max", keys_max, BUSIEST_DEFAULT, self.router.limits())?;
+        let did = self.router.engine().activity(keys_max);
         let did = did.map_err(|error| status::of_engine(&error))?;
-        let mut replicas = vec![answer::activity(did, self.sources.engine.replica())];
+        let mut replicas = vec![answer::activity(did, self.router.engine().replica())];
         // One that is silent leaves its place in the answer empty, and costs no more than that.
-        let left = answer_by.saturating_duration_since(Instant::now()) / 4;
-        let within = left.min(ANSWERED_WITHIN);
+        let within = asked_within(answer_by);
         replicas.append(&mut by(answer_by, self.elsewhere(keys_max, within)).await?);
         Ok(Response::new(DescribeActivityResponse { replicas }))
     }
@@ -285,7 +248,7 @@ impl LockAdmin for LockAdminRpc {
         let who = (self.router.access().clone(), context.login, both);
         let parts = self
             .backups
-            .begin(&self.sources.engine, self.stopping.clone(), who);
+            .begin(self.router.engine(), self.stopping.clone(), who);
         Ok(Response::new(parts.await?))
     }
 }

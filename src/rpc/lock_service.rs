@@ -1,7 +1,6 @@
-//! LockService: each call is taken to where it belongs, within its caller's deadline.
+//! LockService: each call is routed to its home, within its caller's deadline.
 
 use std::pin::Pin;
-use std::sync::Arc;
 
 use fermata_proto::lock_service_server::LockService;
 use fermata_proto::{
@@ -18,17 +17,13 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::Span;
 use tracing::field::display;
 
-use super::AccessCheck;
 use super::calls::{
     CloseSession, CreateLockRef, CriticalDelete, CriticalGet, CriticalPut, OpenSession,
     ReleaseLock, RenewSession,
 };
-use super::peer::PeerClient;
 use super::route::{Router, watch_relay};
 use super::stopping::Stopping;
 use super::{acquire, keep_alive, parse, pipeline, read, renew_locks};
-use crate::clock::Ids;
-use crate::engine::Engine;
 
 /// LockService on an engine, and on those of other replicas.
 #[derive(Clone)]
@@ -38,26 +33,9 @@ pub struct LockServiceRpc {
 }
 
 impl LockServiceRpc {
-    /// `ids` makes the request_ids that callers leave out; `peers` is `None` where there are no other replicas.
-    pub fn new(
-        engine: Engine,
-        stopping: Stopping,
-        ids: Arc<dyn Ids>,
-        peers: Option<Arc<PeerClient>>,
-    ) -> Self {
-        LockServiceRpc {
-            router: Router::new(engine, ids, peers),
-            stopping,
-        }
-    }
-
-    /// For callers who may do what this allows only.
-    #[must_use]
-    pub fn with_access(self, check: AccessCheck) -> Self {
-        LockServiceRpc {
-            router: self.router.with_access(check),
-            ..self
-        }
+    /// By this router, until this replica stops.
+    pub fn new(router: Router, stopping: Stopping) -> Self {
+        LockServiceRpc { router, stopping }
     }
 }
 

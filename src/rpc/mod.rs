@@ -1,8 +1,8 @@
 //! gRPC at the edge: text and numbers in, typed calls on the engine, typed answers out.
 //!
-//! What lives here: parsing ([`parse`], [`page`]), the choice of status codes ([`status`], nowhere else),
-//! deadlines ([`deadline`]), what connections may hold ([`budget`]), the two services and their streams, what operators are
-//! shown of keys ([`locks`]), and the way between replicas: where a call is made ([`route`]), and how another replica is called ([`peer`]). What must not:
+//! What lives here: parsing ([`parse`], [`page`]), status codes ([`status`], nowhere else), deadlines ([`deadline`]), the memory
+//! of connections ([`budget`]), the two services and their streams, listings of keys ([`locks`]), and the way between replicas:
+//! the home of a call ([`route`]), calls to other replicas ([`peer`]), and calls from them ([`peer_service`]). What must not:
 //! rules of the lock, of sessions or of the store. This folder calls the engine and knows nothing below it but its types.
 
 mod access_check;
@@ -14,6 +14,7 @@ pub mod call_layer;
 pub mod calls;
 pub mod deadline;
 #[cfg(any(test, fuzzing))]
+#[path = "fuzz_test.rs"]
 pub(crate) mod fuzz;
 mod keep_alive;
 mod listing_turns;
@@ -24,6 +25,8 @@ pub mod page;
 pub mod parse;
 mod part_limit;
 pub mod peer;
+pub mod peer_proto;
+pub mod peer_service;
 mod pipeline;
 mod read;
 mod renew_locks;

@@ -9,10 +9,7 @@ use uuid::{Uuid, Version};
 
 use crate::engine::{LeaseId, LiveBy, Mutation};
 use crate::limits::Limits;
-use crate::lock::{
-    EntryName, EntryNameError, InvalidKey, Key, KeyId, LockRef, LockRefError, Mode, SessionId,
-    TableName, TableNameError,
-};
+use crate::lock::{EntryName, InvalidKey, Key, KeyId, LockRef, Mode, SessionId, TableName};
 
 /// A field of a request that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,113 +27,47 @@ pub enum FieldProblem {
     /// It is needed.
     #[error("must not be empty")]
     Missing,
-    /// It has too many bytes.
-    #[error("it has {bytes} bytes; the limit is {max} ({limit})")]
-    TooLong {
-        /// What was given, in bytes.
-        bytes: usize,
-        /// The limit in force, in bytes.
-        max: usize,
-        /// The name of the limit.
-        limit: &'static str,
-    },
-    /// It has too many elements.
-    #[error("{count} were given; the limit is {max} ({limit})")]
-    TooMany {
-        /// How many were given.
-        count: usize,
+    /// It has too many bytes, or too many elements.
+    #[error("it has {given} {unit}; the limit is {max} ({limit})")]
+    TooLarge {
+        /// What was given.
+        given: usize,
+        /// Bytes or elements.
+        unit: &'static str,
         /// The limit in force.
         max: usize,
         /// The name of the limit.
         limit: &'static str,
     },
-    /// It holds a control character.
-    #[error("contains a control character at byte {at}")]
-    Control {
-        /// Where, counted in bytes from 0.
-        at: usize,
-    },
-    /// It is no table name.
-    #[error("{0}")]
-    Table(TableNameError),
-    /// It is no lockRef.
-    #[error("{0}")]
-    LockRef(LockRefError),
-    /// It is no name of an entry.
-    #[error("{0}")]
-    EntryName(EntryNameError),
-    /// It is no UUID.
-    #[error("not a UUID (like 67e55044-10b1-426f-9247-bb680e5fe0c8)")]
-    NotUuid,
-    /// It is the UUID of only zeros or only ones, which would make different calls one.
-    #[error("must not be the nil or the max UUID; generate a random one")]
-    ConstantUuid,
-    /// It is a UUID that is not random, by what it says of itself.
-    #[error("must be a random UUID (version 4): whoever guesses it has what it made")]
-    GuessableUuid,
-    /// It is no session.
-    #[error(
-        "not a session (a UUID with a dot and 26 characters behind it, as OpenSession gave it)"
-    )]
-    NotASession,
-    /// It is neither a session nor a lockRef.
-    #[error(
-        "neither a session (a UUID with a dot and 26 characters behind it, as OpenSession gave it) nor a lockRef"
-    )]
-    NotALease,
-    /// It is the id of a session.
-    #[error(
-        "the id of a session lets nobody act for it: give the whole text that OpenSession answered"
-    )]
-    OnlySessionId,
-    /// Another call that is in flight has it.
-    #[error("another call in flight on this stream has it")]
-    InUse,
-    /// It is no google.protobuf.Duration.
-    #[error("not a valid duration: nanos must be below a second and have the sign of seconds")]
-    Duration,
     /// It is below zero.
     #[error("must not be negative")]
     Negative,
-    /// The TTL is too short or too long.
-    #[error(
-        "{given_ms} ms is out of range; allowed are {min_ms} to {max_ms} ms (limits.ttl_min_ms, limits.ttl_max_ms)"
-    )]
-    TtlOutOfRange {
+    /// A span of time is too short or too long.
+    #[error("{given_ms} ms is out of range; allowed are {min_ms} to {max_ms} ms ({limits})")]
+    OutOfRange {
         /// What was given, in milliseconds, rounded up.
         given_ms: u64,
         /// The shortest, in milliseconds.
         min_ms: u32,
         /// The longest, in milliseconds.
         max_ms: u32,
+        /// What sets the two.
+        limits: &'static str,
     },
-    /// The grace for a client that is disconnected is too short or too long.
-    #[error(
-        "{given_ms} ms is out of range; allowed are {min_ms} ms (limits.disconnect_grace_min_ms) to the session's ttl, \
-         {ttl_ms} ms"
-    )]
-    GraceOutOfRange {
-        /// What was given, in milliseconds, rounded up.
-        given_ms: u64,
-        /// The shortest, in milliseconds.
-        min_ms: u32,
-        /// The longest, which is the TTL of the session, in milliseconds.
-        ttl_ms: u32,
-    },
-    /// It cannot be set where another field is.
-    #[error("cannot be set together with {0}")]
-    TogetherWith(&'static str),
-    /// A mode that this server does not know.
-    #[error("unknown lock mode {0}")]
-    UnknownMode(i32),
-    /// A mutation both deletes and writes.
-    #[error("must be empty when delete is true")]
-    DeleteWithValue,
-    /// A page token of nobody, or of another listing.
-    #[error(
-        "not a page token of this listing; pass next_page_token of the previous page, with the other fields unchanged"
-    )]
-    PageToken,
+    /// It is not what belongs there.
+    #[error("{0}")]
+    Malformed(String),
+    /// It does not go together with something else.
+    #[error("{0}")]
+    Conflicting(&'static str),
+}
+
+fn malformed(why: impl ToString) -> FieldProblem {
+    FieldProblem::Malformed(why.to_string())
+}
+
+fn control(at: usize) -> FieldProblem {
+    malformed(format!("contains a control character at byte {at}"))
 }
 
 /// Names the field of a problem.
@@ -149,7 +80,7 @@ pub fn table(text: &str) -> Result<TableName, Invalid> {
     if text.is_empty() {
         return Ok(TableName::default_table());
     }
-    at("table", TableName::parse(text).map_err(FieldProblem::Table))
+    at("table", TableName::parse(text).map_err(malformed))
 }
 
 /// `key` and `table`.
@@ -168,12 +99,10 @@ pub fn key_in(field: &'static str, text: &str, limits: &Limits) -> Result<Key, I
 fn key_text(text: &str, limits: &Limits) -> Result<Key, FieldProblem> {
     Key::parse(text, limits.key_bytes_max).map_err(|error| match error {
         InvalidKey::Empty { .. } => FieldProblem::Missing,
-        InvalidKey::TooLong { bytes, max } => FieldProblem::TooLong {
-            bytes,
-            max,
-            limit: "limits.key_bytes_max",
-        },
-        InvalidKey::Control { at, .. } => FieldProblem::Control { at },
+        InvalidKey::TooLong { bytes, max } => {
+            too_large(bytes, "bytes", max, "limits.key_bytes_max")
+        }
+        InvalidKey::Control { at, .. } => control(at),
     })
 }
 
@@ -186,26 +115,24 @@ fn lock_ref_text(text: &str, identity: &str) -> Result<LockRef, FieldProblem> {
     if text.is_empty() {
         return Err(FieldProblem::Missing);
     }
-    LockRef::parse(text, identity).map_err(FieldProblem::LockRef)
+    LockRef::parse(text, identity).map_err(malformed)
 }
 
 /// `name`, of an entry.
 pub fn entry_name(text: &str) -> Result<EntryName, Invalid> {
     let parsed = match text.is_empty() {
         true => Err(FieldProblem::Missing),
-        false => text.parse().map_err(FieldProblem::EntryName),
+        false => text.parse::<EntryName>().map_err(malformed),
     };
     at("name", parsed)
 }
 
 /// `lock_refs`: how many there are. Each of them is parsed for itself, so that one does not stand for the others.
 pub fn lock_refs(texts: &[String], limits: &Limits) -> Result<(), Invalid> {
-    let (count, max) = (texts.len(), limits.lock_refs_per_renewal_max);
-    let limit = "limits.lock_refs_per_renewal_max";
-    let parsed = match count {
+    let max = limits.lock_refs_per_renewal_max;
+    let parsed = match texts.len() {
         0 => Err(FieldProblem::Missing),
-        count if count > max => Err(FieldProblem::TooMany { count, max, limit }),
-        _ => Ok(()),
+        count => fits(count, "elements", max, "limits.lock_refs_per_renewal_max"),
     };
     at("lock_refs", parsed)
 }
@@ -215,44 +142,32 @@ pub fn request_id(text: &str, make: impl FnOnce() -> Uuid) -> Result<Uuid, Inval
     if text.is_empty() {
         return Ok(make());
     }
-    let random = uuid(text).and_then(|id| match id.get_version() {
-        Some(Version::Random) => Ok(id),
-        _ => Err(FieldProblem::GuessableUuid),
-    });
-    at("request_id", random)
-}
-
-fn uuid(text: &str) -> Result<Uuid, FieldProblem> {
-    let id = Uuid::try_parse(text).map_err(|_| FieldProblem::NotUuid)?;
-    if id.is_nil() || id.is_max() {
-        return Err(FieldProblem::ConstantUuid);
-    }
-    Ok(id)
+    let id = Uuid::try_parse(text).ok();
+    let random = id.filter(|id| id.get_version() == Some(Version::Random));
+    let why = "must be a random UUID (version 4): whoever guesses it has what it made";
+    at("request_id", random.ok_or_else(|| malformed(why)))
 }
 
 /// `session_id`, as listings show it.
 pub fn session_id(text: &str) -> Result<SessionId, Invalid> {
     let parsed = match text.is_empty() {
         true => Err(FieldProblem::Missing),
-        false => uuid(text),
+        false => Uuid::try_parse(text).map_err(|_| malformed("not a UUID")),
     };
     at("session_id", parsed).map(SessionId)
 }
 
 /// `session`, as this client gives it, where only one from OpenSession will do.
 pub fn session(text: &str, identity: &str) -> Result<SessionId, Invalid> {
-    at("session", session_text(text, identity))
+    at("session", session_text(text, identity, "not a session"))
 }
 
-fn session_text(text: &str, identity: &str) -> Result<SessionId, FieldProblem> {
+fn session_text(text: &str, identity: &str, fault: &str) -> Result<SessionId, FieldProblem> {
     if text.is_empty() {
         return Err(FieldProblem::Missing);
     }
-    match SessionId::parse(text, identity) {
-        Some(session) => Ok(session),
-        None if Uuid::try_parse(text).is_ok() => Err(FieldProblem::OnlySessionId),
-        None => Err(FieldProblem::NotASession),
-    }
+    let whole = "give the whole text that OpenSession answered, a UUID with a dot and 26 characters behind it";
+    SessionId::parse(text, identity).ok_or_else(|| malformed(format!("{fault}: {whole}")))
 }
 
 /// `session` where a lockRef without a session keeps itself alive. A grant on it does not matter.
@@ -260,11 +175,8 @@ pub fn lease(text: &str, identity: &str) -> Result<LeaseId, Invalid> {
     let parsed = if text.contains('/') {
         lock_ref_text(text, identity).map(|lock_ref| LeaseId::LockRef(lock_ref.without_grant()))
     } else {
-        match session_text(text, identity) {
-            Ok(session) => Ok(LeaseId::Session(session)),
-            Err(FieldProblem::NotASession) => Err(FieldProblem::NotALease),
-            Err(other) => Err(other),
-        }
+        let fault = "neither a session nor a lockRef";
+        session_text(text, identity, fault).map(LeaseId::Session)
     };
     at("session", parsed)
 }
@@ -279,7 +191,8 @@ pub fn live_by(
         return ttl_ms(ttl, limits).map(LiveBy::Ttl);
     }
     if ttl.is_some() {
-        return at("ttl", Err(FieldProblem::TogetherWith("session")));
+        let why = "cannot be set together with session";
+        return at("ttl", Err(FieldProblem::Conflicting(why)));
     }
     session(session_text, identity).map(LiveBy::Session)
 }
@@ -289,19 +202,9 @@ pub fn ttl_ms(ttl: Option<&prost_types::Duration>, limits: &Limits) -> Result<u3
     let Some(ttl) = ttl else {
         return Ok(limits.ttl_default_ms);
     };
-    at(
-        "ttl",
-        duration(ttl).and_then(|ttl| ttl_in_range(ttl, limits)),
-    )
-}
-
-fn ttl_in_range(ttl: Duration, limits: &Limits) -> Result<u32, FieldProblem> {
     let (min_ms, max_ms) = (limits.ttl_min_ms, limits.ttl_max_ms);
-    ms_in_range(ttl, min_ms, max_ms).map_err(|given_ms| FieldProblem::TtlOutOfRange {
-        given_ms,
-        min_ms,
-        max_ms,
-    })
+    let names = "limits.ttl_min_ms, limits.ttl_max_ms";
+    at("ttl", ms_in_range(ttl, min_ms, max_ms, names))
 }
 
 /// `disconnect_grace` of a session with this TTL, in milliseconds, rounded up; 0 where absent.
@@ -314,22 +217,28 @@ pub fn disconnect_grace_ms(
         return Ok(0);
     };
     let min_ms = limits.disconnect_grace_min_ms;
-    let parsed = duration(grace).and_then(|grace| {
-        ms_in_range(grace, min_ms, ttl_ms).map_err(|given_ms| FieldProblem::GraceOutOfRange {
-            given_ms,
-            min_ms,
-            ttl_ms,
-        })
-    });
+    let names = "limits.disconnect_grace_min_ms, the session's ttl";
+    let parsed = ms_in_range(grace, min_ms, ttl_ms, names);
     at("disconnect_grace", parsed)
 }
 
-/// A span in milliseconds, rounded up; as an error where it is not within these.
-fn ms_in_range(span: Duration, min_ms: u32, max_ms: u32) -> Result<u32, u64> {
-    let given_ms = u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+/// A span in milliseconds, rounded up.
+fn ms_in_range(
+    span: &prost_types::Duration,
+    min_ms: u32,
+    max_ms: u32,
+    limits: &'static str,
+) -> Result<u32, FieldProblem> {
+    let nanos = duration(span)?.as_nanos();
+    let given_ms = u64::try_from(nanos.div_ceil(1_000_000)).unwrap_or(u64::MAX);
     match u32::try_from(given_ms) {
         Ok(ms) if (min_ms..=max_ms).contains(&ms) => Ok(ms),
-        Ok(_) | Err(_) => Err(given_ms),
+        Ok(_) | Err(_) => Err(FieldProblem::OutOfRange {
+            given_ms,
+            min_ms,
+            max_ms,
+            limits,
+        }),
     }
 }
 
@@ -339,7 +248,8 @@ fn duration(given: &prost_types::Duration) -> Result<Duration, FieldProblem> {
     let signs_agree =
         given.seconds == 0 || given.nanos == 0 || (given.seconds < 0) == (given.nanos < 0);
     if !nanos_fit || !signs_agree {
-        return Err(FieldProblem::Duration);
+        let why = "not a valid duration: nanos must be below a second and have the sign of seconds";
+        return Err(malformed(why));
     }
     match (u64::try_from(given.seconds), u32::try_from(given.nanos)) {
         (Ok(seconds), Ok(nanos)) => Ok(Duration::new(seconds, nanos)),
@@ -365,7 +275,9 @@ pub fn timeout(timeout: Option<&prost_types::Duration>) -> Result<Option<Duratio
 /// `call_id` of a call of Pipeline: no two in flight have the same.
 pub fn call_id(is_in_flight: bool) -> Result<(), Invalid> {
     let parsed = match is_in_flight {
-        true => Err(FieldProblem::InUse),
+        true => Err(FieldProblem::Conflicting(
+            "another call in flight on this stream has it",
+        )),
         false => Ok(()),
     };
     at("call_id", parsed)
@@ -373,22 +285,17 @@ pub fn call_id(is_in_flight: bool) -> Result<(), Invalid> {
 
 /// A list of a frame of Pipeline.
 pub fn frame_part(field: &'static str, count: usize, max: usize) -> Result<(), Invalid> {
-    let parsed = match count {
-        count if count > max => Err(FieldProblem::TooMany {
-            count,
-            max,
-            limit: "a frame",
-        }),
-        _ => Ok(()),
-    };
-    at(field, parsed)
+    at(field, fits(count, "elements", max, "a frame"))
 }
 
 /// `mode`: exclusive where unset.
 pub fn mode(number: i32) -> Result<Mode, Invalid> {
     match proto::LockMode::try_from(number) {
         Ok(proto::LockMode::Unspecified | proto::LockMode::Exclusive) => Ok(Mode::Exclusive),
-        Err(_) => at("mode", Err(FieldProblem::UnknownMode(number))),
+        Err(_) => at(
+            "mode",
+            Err(malformed(format!("unknown lock mode {number}"))),
+        ),
     }
 }
 
@@ -421,18 +328,32 @@ pub fn reason(text: String, limits: &Limits) -> Result<String, Invalid> {
 
 /// Words that are shown to people: control characters could change what a terminal shows.
 fn label(text: String, max: usize, limit: &'static str) -> Result<String, FieldProblem> {
-    fits(text.len(), max, limit)?;
+    fits(text.len(), "bytes", max, limit)?;
     match text.char_indices().find(|(_, c)| c.is_control()) {
-        Some((at, _)) => Err(FieldProblem::Control { at }),
+        Some((at, _)) => Err(control(at)),
         None => Ok(text),
     }
 }
 
-fn fits(bytes: usize, max: usize, limit: &'static str) -> Result<(), FieldProblem> {
-    if bytes > max {
-        return Err(FieldProblem::TooLong { bytes, max, limit });
+fn fits(
+    given: usize,
+    unit: &'static str,
+    max: usize,
+    limit: &'static str,
+) -> Result<(), FieldProblem> {
+    match given > max {
+        true => Err(too_large(given, unit, max, limit)),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+fn too_large(given: usize, unit: &'static str, max: usize, limit: &'static str) -> FieldProblem {
+    FieldProblem::TooLarge {
+        given,
+        unit,
+        max,
+        limit,
+    }
 }
 
 /// `key_prefix` of a listing: may be empty.
@@ -440,7 +361,7 @@ pub fn key_prefix(text: String, limits: &Limits) -> Result<String, Invalid> {
     let max = limits.key_bytes_max;
     at(
         "key_prefix",
-        fits(text.len(), max, "limits.key_bytes_max").map(|()| text),
+        fits(text.len(), "bytes", max, "limits.key_bytes_max").map(|()| text),
     )
 }
 
@@ -450,11 +371,8 @@ pub fn put(value: Bytes, limits: &Limits) -> Result<Mutation, Invalid> {
 }
 
 fn value_fits(value: &Bytes, limits: &Limits) -> Result<(), FieldProblem> {
-    fits(
-        value.len(),
-        limits.value_bytes_max,
-        "limits.value_bytes_max",
-    )
+    let max = limits.value_bytes_max;
+    fits(value.len(), "bytes", max, "limits.value_bytes_max")
 }
 
 /// `put` of a ReleaseLock.
@@ -468,7 +386,12 @@ pub fn mutation(
             at("put.value", value_fits(&put.value, limits)).map(|()| Some(Mutation::Put(put.value)))
         }
         Some(put) if put.value.is_empty() => Ok(Some(Mutation::Delete)),
-        Some(_) => at("put.value", Err(FieldProblem::DeleteWithValue)),
+        Some(_) => at(
+            "put.value",
+            Err(FieldProblem::Conflicting(
+                "must be empty when delete is true",
+            )),
+        ),
     }
 }
 

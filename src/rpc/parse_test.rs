@@ -23,6 +23,14 @@ fn refused<T: std::fmt::Debug>(parsed: Result<T, Invalid>) -> (&'static str, Fie
     (invalid.field, invalid.problem)
 }
 
+/// The words about what is malformed in this field.
+fn malformed_in<T: std::fmt::Debug>(parsed: Result<T, Invalid>, field: &str) -> String {
+    match refused(parsed) {
+        (of, FieldProblem::Malformed(why)) if of == field => why,
+        other => panic!("{field}: {other:?}"),
+    }
+}
+
 #[test]
 fn a_key_goes_to_the_default_table_unless_told_otherwise() {
     assert_eq!(key_id("a", "", &limits()).unwrap().to_string(), "default/a");
@@ -31,10 +39,7 @@ fn a_key_goes_to_the_default_table_unless_told_otherwise() {
         refused(key_id("", "t", &limits())),
         ("key", FieldProblem::Missing)
     );
-    assert_eq!(
-        refused(key_id("a\n", "t", &limits())),
-        ("key", FieldProblem::Control { at: 1 })
-    );
+    assert!(malformed_in(key_id("a\n", "t", &limits()), "key").contains("byte 1"));
     assert_eq!(refused(key_id("a", "no-table", &limits())).0, "table");
     let long = refused(key_id(&"x".repeat(1025), "", &limits()));
     assert!(long.1.to_string().contains("1024"), "{}", long.1);
@@ -54,22 +59,16 @@ fn opened() -> (SessionId, String) {
 fn a_missing_request_id_is_made_and_one_that_can_be_guessed_refused() {
     assert_eq!(request_id("", made), Ok(made()));
     assert_eq!(request_id(ID, made), Ok(Uuid::try_parse(ID).unwrap()));
-    assert_eq!(
-        refused(request_id("x", made)),
-        ("request_id", FieldProblem::NotUuid)
-    );
-    for constant in [Uuid::nil(), Uuid::max()] {
-        let parsed = request_id(&constant.to_string(), made);
-        assert_eq!(refused(parsed), ("request_id", FieldProblem::ConstantUuid));
-    }
     for guessable in [
+        "x",
+        "00000000-0000-0000-0000-000000000000",
+        "ffffffff-ffff-ffff-ffff-ffffffffffff",
         "00000000-0000-0000-0000-000000000001",
         "0000000a-0000-1000-8000-00805f9b34fb",
         "cfbff0d1-9375-5685-968c-48ce8b15ae17",
         "019ac5a4-0000-7000-8000-000000000000",
     ] {
-        let parsed = request_id(guessable, made);
-        assert_eq!(refused(parsed), ("request_id", FieldProblem::GuessableUuid));
+        malformed_in(request_id(guessable, made), "request_id");
     }
 }
 
@@ -83,26 +82,17 @@ fn a_lease_is_a_session_or_a_lock_ref_whose_grant_does_not_matter() {
     assert_eq!(lease(&own, ""), Ok(parsed.clone()));
     assert_eq!(lease(&format!("{own}@9"), ""), Ok(parsed));
     assert_eq!(refused(lease("", "")), ("session", FieldProblem::Missing));
-    assert_eq!(
-        refused(lease("x", "")),
-        ("session", FieldProblem::NotALease)
-    );
-    assert!(matches!(
-        refused(lease("t/a#1", "")),
-        ("session", FieldProblem::LockRef(_))
-    ));
-    assert_eq!(
-        refused(session(&own, "")),
-        ("session", FieldProblem::NotASession)
-    );
+    malformed_in(lease("x", ""), "session");
+    malformed_in(lease("t/a#1", ""), "session");
+    malformed_in(session(&own, ""), "session");
 }
 
 #[test]
 fn the_id_of_a_session_is_no_session() {
     let (id, text) = opened();
     for text in [id.to_string(), ID.to_owned()] {
-        assert_eq!(refused(session(&text, "")).1, FieldProblem::OnlySessionId);
-        assert_eq!(refused(lease(&text, "")).1, FieldProblem::OnlySessionId);
+        assert!(malformed_in(session(&text, ""), "session").contains("whole text"));
+        assert!(malformed_in(lease(&text, ""), "session").contains("whole text"));
     }
     // A guessed secret is that of another session.
     let guessed = session(&format!("{id}.{SECRET}"), "").unwrap();
@@ -115,7 +105,7 @@ fn the_id_of_a_session_is_no_session() {
         text.replacen('-', "", 4),
         format!(".{SECRET}"),
     ] {
-        assert_eq!(refused(session(&text, "")).1, FieldProblem::NotASession);
+        malformed_in(session(&text, ""), "session");
     }
 }
 
@@ -140,7 +130,10 @@ fn an_entry_lives_by_a_session_or_by_its_own_ttl() {
     let both = live_by((&opened().1, ""), Some(&span(2, 0)), &limits());
     assert_eq!(
         refused(both),
-        ("ttl", FieldProblem::TogetherWith("session"))
+        (
+            "ttl",
+            FieldProblem::Conflicting("cannot be set together with session")
+        )
     );
 }
 
@@ -154,7 +147,7 @@ fn a_ttl_is_rounded_up_to_milliseconds_and_kept_in_range() {
         let (field, problem) = refused(ms(seconds, nanos));
         assert_eq!(field, "ttl");
         assert!(
-            matches!(problem, FieldProblem::TtlOutOfRange { .. }),
+            matches!(problem, FieldProblem::OutOfRange { .. }),
             "{seconds} {nanos}"
         );
         assert!(problem.to_string().contains("1000 to 3600000"), "{problem}");
@@ -172,10 +165,7 @@ fn a_disconnect_grace_is_at_most_the_ttl_of_its_session() {
     for (seconds, nanos) in [(0, 0), (0, 99_000_000), (1, 1)] {
         let (field, problem) = refused(parsed(Some(span(seconds, nanos)), 1_000));
         assert_eq!(field, "disconnect_grace");
-        assert!(
-            problem.to_string().contains("100 ms") && problem.to_string().contains("1000 ms"),
-            "{problem}"
-        );
+        assert!(problem.to_string().contains("100 to 1000 ms"), "{problem}");
     }
 }
 
@@ -186,7 +176,8 @@ fn a_duration_that_is_none_is_refused_whatever_its_numbers() {
         assert_eq!(parsed(seconds, nanos), ("wait", FieldProblem::Negative));
     }
     for (seconds, nanos) in [(1, -1), (-1, 1), (0, 1_000_000_000), (i64::MIN, i32::MIN)] {
-        assert_eq!(parsed(seconds, nanos), ("wait", FieldProblem::Duration));
+        let (field, problem) = parsed(seconds, nanos);
+        assert!(matches!(problem, FieldProblem::Malformed(_)) && field == "wait");
     }
 }
 
@@ -209,15 +200,15 @@ fn words_for_people_have_a_length_and_no_control_characters() {
         long,
         (
             "owner",
-            FieldProblem::TooLong {
-                bytes: 129,
+            FieldProblem::TooLarge {
+                given: 129,
+                unit: "bytes",
                 max: 128,
                 limit
             }
         )
     );
-    let escape = refused(owner("a\u{1b}[2J".to_owned(), &limits()));
-    assert_eq!(escape, ("owner", FieldProblem::Control { at: 1 }));
+    malformed_in(owner("a\u{1b}[2J".to_owned(), &limits()), "owner");
     assert_eq!(
         refused(reason(String::new(), &limits())),
         ("reason", FieldProblem::Missing)
@@ -260,7 +251,10 @@ fn a_mutation_writes_or_deletes() {
     assert_eq!(given(b"", true), Ok(Some(Mutation::Delete)));
     assert_eq!(
         refused(given(b"v", true)),
-        ("put.value", FieldProblem::DeleteWithValue)
+        (
+            "put.value",
+            FieldProblem::Conflicting("must be empty when delete is true")
+        )
     );
 }
 
@@ -268,7 +262,7 @@ fn a_mutation_writes_or_deletes() {
 fn a_mode_that_this_server_does_not_know_is_refused() {
     assert_eq!(mode(0), Ok(Mode::Exclusive));
     assert_eq!(mode(1), Ok(Mode::Exclusive));
-    assert_eq!(refused(mode(2)), ("mode", FieldProblem::UnknownMode(2)));
+    malformed_in(mode(2), "mode");
 }
 
 #[test]
@@ -283,6 +277,6 @@ fn a_renewal_has_lock_refs_and_not_too_many() {
     assert_eq!(given(2), Ok(()), "each is parsed for itself");
     let (field, problem) = refused(given(3));
     assert_eq!(field, "lock_refs");
-    let words = "3 were given; the limit is 2 (limits.lock_refs_per_renewal_max)";
+    let words = "it has 3 elements; the limit is 2 (limits.lock_refs_per_renewal_max)";
     assert_eq!(problem.to_string(), words);
 }

@@ -1,9 +1,8 @@
 //! RenewLocks: many lockRefs in one call. Each is renewed at its home, as by AcquireLock without a wait, and has a result
 //! of its own.
 //!
-//! Those that other replicas are expected to serve go to each of these in one call. What is left then, since its home is
-//! another one or does not answer, is made one by one, as what is served here is. Nobody is held up by what hangs: the answer
-//! comes within [`ANSWER_WITHIN`], and what is not known by then is said to be so.
+//! The lockRefs of each other home go there in one call. LockRefs without an answer, and those served here, are renewed one by
+//! one. The answer comes within [`ANSWER_WITHIN`]: a lockRef that hangs has an error of its own then.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use futures_util::future::{join, join_all, ready};
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
-use super::budget::wide;
+use super::budget::{CALL_BYTES, ChargeKind, wide};
 use super::calls::{AcquireLock, CallContext, UnaryCall as _};
 use super::deadline::{by, later};
 use super::part_limit::{Part, PartLimit};
@@ -24,16 +23,14 @@ use super::{parse, status};
 use crate::engine::Peer;
 use crate::lock::ReplicaId;
 
-/// When a call is answered at the latest: of a lock that is not durable at most 90 % of the replica TTL is promised, 4.5 s
-/// unless set, and its client asks at half of that.
+/// How long a call may take: a lock that is not durable is promised for 90 % of the replica TTL, 4.5 s unless set, and its client
+/// asks at half of that.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-/// What one renewal takes from when it is asked for, in bytes …
+/// The memory of one renewal from its request on, in bytes. In progress it counts as a call besides.
 const ASKED_BYTES: u64 = 1024;
-/// … and besides while it is worked at, in bytes: 50 KiB at most, which few have.
-const PART_BYTES: u64 = 32 * 1024;
 
-/// What came of one renewal.
+/// The result of one renewal.
 type Renewed = Result<AcquireLockResponse, Status>;
 
 /// Renews many lockRefs.
@@ -45,7 +42,8 @@ pub async fn renew(
     let lock_refs = ask.lock_refs;
     parse::lock_refs(&lock_refs, &context.limits)?;
     let connection = context.connection.as_ref();
-    let _kept = connection.map(|connection| connection.keep(wide(lock_refs.len()) * ASKED_BYTES));
+    let _kept = connection
+        .map(|connection| connection.charge(ChargeKind::Call, wide(lock_refs.len()) * ASKED_BYTES));
     let soon = later(Instant::now(), ANSWER_WITHIN);
     let renewals = Renewals {
         router,
@@ -74,7 +72,7 @@ struct Renewals<'a> {
     answer_by: Instant,
 }
 
-/// Those that one replica is expected to serve, and which they are of the call.
+/// The lockRefs of one home, with their indices in the call.
 #[derive(Default)]
 struct Group {
     indices: Vec<usize>,
@@ -131,7 +129,7 @@ impl Renewals<'_> {
         group.indices.into_iter().zip(renewed).collect()
     }
 
-    /// In one call; what that leaves open, one by one.
+    /// Renews a group in one call, and those without an answer one by one.
     async fn elsewhere(&self, peer: Arc<Peer>, group: Group) -> Vec<(usize, Renewed)> {
         let (context, answer_by) = (self.context, self.answer_by);
         let together = self
@@ -150,7 +148,7 @@ impl Renewals<'_> {
         group.indices.into_iter().zip(renewed).collect()
     }
 
-    /// With those of other calls that came on the same connection, by turns.
+    /// Runs the parts, taking turns with other calls of the same connection.
     async fn worked_at(&self, parts: Vec<Part<'_, Renewed>>) -> Vec<Renewed> {
         match &self.context.connection {
             Some(connection) => connection.parts().all(parts, self.answer_by).await,
@@ -158,13 +156,13 @@ impl Renewals<'_> {
         }
     }
 
-    /// Where it belongs, as a call of its own.
+    /// Renews one lockRef, as a call of its own.
     async fn one(&self, call: &AcquireLock) -> Renewed {
         if Instant::now() >= self.answer_by {
             return Err(status::outcome_unknown());
         }
         let connection = self.context.connection.as_ref();
-        let _kept = connection.map(|connection| connection.keep(PART_BYTES));
+        let _kept = connection.map(|connection| connection.charge(ChargeKind::Call, CALL_BYTES));
         let made = self.router.make_part(call, self.context, self.answer_by);
         let served = by(self.answer_by, made).await?;
         Ok(served.answer)

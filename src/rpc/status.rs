@@ -1,17 +1,14 @@
-//! The only place where gRPC status codes are chosen, but for messages that cannot be decoded
-//! ([`fermata_proto::codec`]).
+//! The choice of gRPC status codes, in one place; only for messages that cannot be decoded [`fermata_proto::codec`] chooses.
 //!
 //! Every status carries google.rpc.ErrorInfo with the domain [`DOMAIN`] and a reason that programs can
 //! switch on; INVALID_ARGUMENT also google.rpc.BadRequest, RESOURCE_EXHAUSTED also
 //! google.rpc.QuotaFailure, and what may be repeated google.rpc.RetryInfo.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use bytes::Bytes;
 use fermata_proto::{self as proto, DOMAIN};
-use tonic::body::Body;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 use tonic_types::{
@@ -23,27 +20,20 @@ use crate::access::{LoginRefused, Scope, Verbs};
 use crate::engine::EngineError;
 use crate::lock::{EndReason, EndedAs};
 
-/// When to repeat a call whose outcome is unknown: at once, but not in a tight loop.
-const RETRY_UNKNOWN: Duration = Duration::from_millis(50);
+/// When to repeat a call at once, but not in a tight loop: its outcome is unknown, or another replica serves it.
+const RETRY_SOON: Duration = Duration::from_millis(50);
 /// When to repeat a call that the store could not serve.
 const RETRY_STORE: Duration = Duration::from_millis(250);
-/// When to repeat a call on another replica.
-const RETRY_ELSEWHERE: Duration = Duration::from_millis(50);
 /// When to repeat a call that met a limit.
 const RETRY_LIMIT: Duration = Duration::from_secs(1);
 
-/// In what the library says of a message that it cannot read.
-const UNREADABLE: [&str; 5] = [
-    "a second message",
+/// Words of the library about a message that it cannot read.
+const UNREADABLE: [&str; 4] = [
     "Missing request message",
     "Unexpected EOF decoding stream",
     "invalid compression flag",
     "compressed-flag",
 ];
-
-/// What is said of overload: so long, or a multiple of it.
-const AGAIN_STEP: Duration = Duration::from_millis(100);
-const AGAIN_STEPS: usize = 20;
 
 /// A status under construction: the code, the words, and the reason for programs.
 struct StatusBuilder {
@@ -68,6 +58,24 @@ impl StatusBuilder {
     fn with(mut self, name: &str, value: impl ToString) -> StatusBuilder {
         self.metadata.insert(name.to_owned(), value.to_string());
         self
+    }
+
+    /// What became of the call is not known.
+    fn unknown(words: &str) -> StatusBuilder {
+        StatusBuilder::new(Code::Unavailable, words, "OUTCOME_UNKNOWN").retry_after(RETRY_SOON)
+    }
+
+    /// What became of the value that the call writes is not known.
+    fn write_unknown(self) -> StatusBuilder {
+        self.with("write", "unknown")
+    }
+
+    /// A limit without a setting was met.
+    fn limit(words: impl Into<String>, limit: &str, max: usize) -> StatusBuilder {
+        StatusBuilder::new(Code::ResourceExhausted, words, "LIMIT_REACHED")
+            .with("limit", limit)
+            .with("max", max)
+            .retry_after(RETRY_LIMIT)
     }
 
     fn retry_after(mut self, delay: Duration) -> StatusBuilder {
@@ -99,39 +107,26 @@ impl StatusBuilder {
     }
 }
 
-/// What the engine answered instead of doing what it was asked.
+/// The status of an error of the engine.
 pub fn of_engine(error: &EngineError) -> Status {
     let words = error.to_string();
+    let failed = |words, reason| StatusBuilder::new(Code::FailedPrecondition, words, reason);
     match error {
         EngineError::UnknownTable(table) => {
             StatusBuilder::new(Code::NotFound, words, "UNKNOWN_TABLE").with("table", table)
         }
         EngineError::NeverIssued => StatusBuilder::new(Code::NotFound, words, "NEVER_ISSUED"),
         EngineError::Ended(ended) => ended_status(ended, words),
-        EngineError::EndedDuringWrite(ended) => ended_status(ended, words).with("write", "unknown"),
-        EngineError::SessionEnded => StatusBuilder::new(
-            Code::FailedPrecondition,
-            words,
-            end_name(proto::EndReason::SessionClosed),
-        ),
-        EngineError::GrantSuperseded => {
-            StatusBuilder::new(Code::FailedPrecondition, words, "GRANT_SUPERSEDED")
-        }
-        EngineError::SupersededDuringWrite => {
-            StatusBuilder::new(Code::FailedPrecondition, words, "GRANT_SUPERSEDED")
-                .with("write", "unknown")
-        }
-        EngineError::NoGrant => StatusBuilder::new(Code::FailedPrecondition, words, "NO_GRANT"),
-        EngineError::Releasing => StatusBuilder::new(Code::FailedPrecondition, words, "RELEASING"),
-        EngineError::ReleasingDuringWrite => {
-            StatusBuilder::new(Code::FailedPrecondition, words, "RELEASING")
-                .with("write", "unknown")
-        }
-        EngineError::CallNoNotAbove { given, last } => {
-            StatusBuilder::new(Code::FailedPrecondition, words, "CALL_NO_NOT_ABOVE")
-                .with("given", given)
-                .with("last", last)
-        }
+        EngineError::EndedDuringWrite(ended) => ended_status(ended, words).write_unknown(),
+        EngineError::SessionEnded => failed(words, end_name(proto::EndReason::SessionClosed)),
+        EngineError::GrantSuperseded => failed(words, "GRANT_SUPERSEDED"),
+        EngineError::SupersededDuringWrite => failed(words, "GRANT_SUPERSEDED").write_unknown(),
+        EngineError::NoGrant => failed(words, "NO_GRANT"),
+        EngineError::Releasing => failed(words, "RELEASING"),
+        EngineError::ReleasingDuringWrite => failed(words, "RELEASING").write_unknown(),
+        EngineError::CallNoNotAbove { given, last } => failed(words, "CALL_NO_NOT_ABOVE")
+            .with("given", given)
+            .with("last", last),
         EngineError::RequestMismatch { field } => {
             StatusBuilder::new(Code::InvalidArgument, words, "REQUEST_MISMATCH").violation(*field)
         }
@@ -168,14 +163,14 @@ pub fn of_engine(error: &EngineError) -> Status {
         }
         EngineError::WriteUnknown(_) => {
             StatusBuilder::new(Code::Unavailable, words, "OUTCOME_UNKNOWN")
-                .with("write", "unknown")
+                .write_unknown()
                 .retry_after(RETRY_STORE)
         }
         EngineError::Elsewhere { .. } => {
-            StatusBuilder::new(Code::Unavailable, words, "ELSEWHERE").retry_after(RETRY_ELSEWHERE)
+            StatusBuilder::new(Code::Unavailable, words, "ELSEWHERE").retry_after(RETRY_SOON)
         }
         EngineError::Stopping => {
-            StatusBuilder::new(Code::Unavailable, words, "STOPPING").retry_after(RETRY_ELSEWHERE)
+            StatusBuilder::new(Code::Unavailable, words, "STOPPING").retry_after(RETRY_SOON)
         }
     }
     .status()
@@ -219,13 +214,7 @@ fn end_name(reason: proto::EndReason) -> &'static str {
     name.strip_prefix("END_REASON_").unwrap_or(name)
 }
 
-/// Whether a call was refused since its lockRef was never issued.
-pub fn is_never_issued(status: &Status) -> bool {
-    let info = status.get_details_error_info();
-    info.is_some_and(|info| info.reason == "NEVER_ISSUED")
-}
-
-/// Nobody was logged in. Nothing was done.
+/// The login was refused. Nothing was done.
 pub fn of_login(why: LoginRefused) -> Status {
     let reason = match why {
         LoginRefused::Missing => "LOGIN_MISSING",
@@ -236,18 +225,18 @@ pub fn of_login(why: LoginRefused) -> Status {
     StatusBuilder::new(Code::Unauthenticated, why.to_string(), reason).status()
 }
 
-/// Who made this call, or began its stream, was known then and is so no more. Whoever has another token may go on with that.
+/// The login of this call or stream is no longer valid. The client may go on with another token.
 pub fn login_ended(why: LoginRefused) -> Status {
     let words = format!("{why}: repeat the call, on a stream that begins anew");
     StatusBuilder::new(Code::Unavailable, words, "LOGIN_ENDED")
-        .retry_after(RETRY_ELSEWHERE)
+        .retry_after(RETRY_SOON)
         .status()
 }
 
-/// No rule allows this, in any of the ways in which it may be allowed. Nothing was done.
+/// No rule allows this. Nothing was done.
 pub fn denied(identity: &str, ways: &[Verbs], scope: Scope<'_>) -> Status {
     let who = match identity {
-        "" => "nobody in particular",
+        "" => "a caller without identity",
         identity => identity,
     };
     let what = match scope {
@@ -278,32 +267,15 @@ pub fn of_invalid(invalid: &Invalid) -> Status {
     let builder = |reason| StatusBuilder::new(Code::InvalidArgument, invalid.to_string(), reason);
     match &invalid.problem {
         FieldProblem::Missing => builder("MISSING"),
-        FieldProblem::TooLong { limit, max, .. } | FieldProblem::TooMany { limit, max, .. } => {
+        FieldProblem::TooLarge { limit, max, .. } => {
             builder("TOO_LARGE").with("limit", limit).with("max", max)
         }
         FieldProblem::Negative => builder("OUT_OF_RANGE"),
-        FieldProblem::TtlOutOfRange { min_ms, max_ms, .. } => builder("OUT_OF_RANGE")
+        FieldProblem::OutOfRange { min_ms, max_ms, .. } => builder("OUT_OF_RANGE")
             .with("min_ms", min_ms)
             .with("max_ms", max_ms),
-        FieldProblem::GraceOutOfRange { min_ms, ttl_ms, .. } => builder("OUT_OF_RANGE")
-            .with("min_ms", min_ms)
-            .with("max_ms", ttl_ms),
-        FieldProblem::Table(_)
-        | FieldProblem::LockRef(_)
-        | FieldProblem::EntryName(_)
-        | FieldProblem::Control { .. }
-        | FieldProblem::NotUuid
-        | FieldProblem::ConstantUuid
-        | FieldProblem::GuessableUuid
-        | FieldProblem::NotASession
-        | FieldProblem::NotALease
-        | FieldProblem::OnlySessionId
-        | FieldProblem::Duration
-        | FieldProblem::UnknownMode(_)
-        | FieldProblem::PageToken => builder("MALFORMED"),
-        FieldProblem::TogetherWith(_) | FieldProblem::DeleteWithValue | FieldProblem::InUse => {
-            builder("CONFLICTING")
-        }
+        FieldProblem::Malformed(_) => builder("MALFORMED"),
+        FieldProblem::Conflicting(_) => builder("CONFLICTING"),
     }
     .violation(invalid.field)
     .status()
@@ -315,7 +287,7 @@ impl From<Invalid> for Status {
     }
 }
 
-/// The same status as a part of an answer that is about more.
+/// The same status as a part of an answer.
 pub fn lock_error(status: &Status) -> proto::LockError {
     let details = status.get_error_details();
     let reason = details.error_info().map(|info| info.reason.clone());
@@ -327,43 +299,34 @@ pub fn lock_error(status: &Status) -> proto::LockError {
     }
 }
 
-/// The deadline is there and the outcome is not known.
+/// The deadline passed, and the outcome is not known.
 pub fn outcome_unknown() -> Status {
-    StatusBuilder::new(
-        Code::Unavailable,
+    StatusBuilder::unknown(
         "the deadline passed before the outcome was known; the call can be repeated safely (a create with the same \
          request_id)",
-        "OUTCOME_UNKNOWN",
     )
-    .retry_after(RETRY_UNKNOWN)
     .status()
 }
 
-/// A replica that was asked did not answer, and another one could not do it instead.
+/// A replica that was asked did not answer, and no other one could do it.
 pub fn not_heard() -> Status {
-    StatusBuilder::new(
-        Code::Unavailable,
+    StatusBuilder::unknown(
         "the replica that was asked gave no answer, and may have done it; the call can be repeated safely (a create with \
          the same request_id)",
-        "OUTCOME_UNKNOWN",
     )
-    .retry_after(RETRY_UNKNOWN)
     .status()
 }
 
 /// As [`outcome_unknown`], of a call that writes.
 pub fn late_write() -> Status {
-    StatusBuilder::new(
-        Code::Unavailable,
+    StatusBuilder::unknown(
         "the deadline passed before it was known whether the value was written; write it again before reading",
-        "OUTCOME_UNKNOWN",
     )
-    .with("write", "unknown")
-    .retry_after(RETRY_UNKNOWN)
+    .write_unknown()
     .status()
 }
 
-/// What became of a call that was begun is not known.
+/// The outcome of a call that was begun is not known.
 pub fn late(writes: bool) -> Status {
     match writes {
         true => late_write(),
@@ -373,147 +336,92 @@ pub fn late(writes: bool) -> Status {
 
 /// A write was passed on to the replica that has the lockRef, and nothing came back.
 pub fn write_unknown() -> Status {
-    StatusBuilder::new(
-        Code::Unavailable,
+    StatusBuilder::unknown(
         "the home of this lockRef did not answer, so it is not known whether the value was written; write it again \
          before reading",
-        "OUTCOME_UNKNOWN",
     )
-    .with("write", "unknown")
-    .retry_after(RETRY_UNKNOWN)
+    .write_unknown()
     .status()
 }
 
-/// The replicas do not agree yet which of them has what was asked for.
+/// The replicas do not agree yet on the home.
 pub fn unsettled() -> Status {
-    StatusBuilder::new(
-        Code::Unavailable,
-        "the replicas do not agree yet on the home; repeat the call",
-        "ELSEWHERE",
-    )
-    .retry_after(RETRY_ELSEWHERE)
-    .status()
+    let words = "the replicas do not agree yet on the home; repeat the call";
+    let unsettled = StatusBuilder::new(Code::Unavailable, words, "ELSEWHERE");
+    unsettled.retry_after(RETRY_SOON).status()
 }
 
 /// The caller is no replica of this service.
 pub fn no_peer() -> Status {
-    StatusBuilder::new(
-        Code::Unauthenticated,
-        "this address serves only replicas that present the secret of this service (peers.secret_file)",
-        "NO_PEER",
-    )
-    .status()
+    let words = "this address serves only replicas that present the secret of this service (peers.secret_file)";
+    StatusBuilder::new(Code::Unauthenticated, words, "NO_PEER").status()
 }
 
 /// The message of a call did not come in.
 pub fn message_late() -> Status {
-    StatusBuilder::new(
-        Code::Unavailable,
-        "this call did not arrive, or could not be begun, within its deadline or limits.call_max_ms; nothing was \
-         done",
-        "MESSAGE_LATE",
-    )
-    .retry_after(RETRY_UNKNOWN)
-    .status()
+    let words = "this call did not arrive or begin within its deadline or limits.call_max_ms; nothing was done";
+    let late = StatusBuilder::new(Code::Unavailable, words, "MESSAGE_LATE");
+    late.retry_after(RETRY_SOON).status()
 }
 
 /// The deadline of a call that changes nothing and is not ours (health, reflection).
 pub fn deadline_exceeded() -> Status {
-    StatusBuilder::new(
-        Code::DeadlineExceeded,
-        "the deadline of this call has ended",
-        "DEADLINE",
-    )
-    .status()
+    let words = "the deadline of this call passed";
+    StatusBuilder::new(Code::DeadlineExceeded, words, "DEADLINE").status()
 }
 
-/// This replica stops; the stream that was open is to be opened elsewhere.
+/// This replica stops; the stream is to be opened elsewhere.
 pub fn stopping() -> Status {
     of_engine(&EngineError::Stopping)
 }
 
 /// The client of a call of a Pipeline gave it up.
 pub fn given_up() -> Status {
-    StatusBuilder::new(
-        Code::Cancelled,
-        "the client gave this call up before it was begun",
-        "GIVEN_UP",
-    )
-    .status()
+    let words = "the client gave this call up before it was begun";
+    StatusBuilder::new(Code::Cancelled, words, "GIVEN_UP").status()
 }
 
-/// The same of one that was begun: a change that it began goes on.
+/// The same for a call that was begun: its change may go on.
 pub fn given_up_begun(writes: bool) -> Status {
-    let given_up = StatusBuilder::new(
-        Code::Cancelled,
-        "the client gave this call up; it may have been done, or may be yet",
-        "GIVEN_UP",
-    );
+    let words = "the client gave this call up; it may have been done, or may be yet";
+    let given_up = StatusBuilder::new(Code::Cancelled, words, "GIVEN_UP");
     match writes {
-        true => given_up.with("write", "unknown").status(),
+        true => given_up.write_unknown().status(),
         false => given_up.status(),
     }
 }
 
 /// Too many calls of one Pipeline wait for locks.
 pub fn too_many_waits(max: usize) -> Status {
-    StatusBuilder::new(
-        Code::ResourceExhausted,
-        format!("{max} calls of this Pipeline wait for a lock already; wait by an AcquireLock of its own"),
-        "LIMIT_REACHED",
-    )
-    .with("limit", "waits of a Pipeline")
-    .with("max", max)
-    .retry_after(RETRY_LIMIT)
-    .status()
+    let words = format!(
+        "{max} calls of this Pipeline wait for a lock already; wait by an AcquireLock of its own"
+    );
+    StatusBuilder::limit(words, "waits of a Pipeline", max).status()
 }
 
 /// A backup is being made.
 pub fn one_backup() -> Status {
-    StatusBuilder::new(
-        Code::ResourceExhausted,
-        "a backup is being made already; take one after the other",
-        "LIMIT_REACHED",
-    )
-    .with("limit", "backups at once")
-    .with("max", 1)
-    .retry_after(RETRY_LIMIT)
-    .status()
+    let words = "a backup is being made already; take one after the other";
+    StatusBuilder::limit(words, "backups at once", 1).status()
 }
 
 /// The store makes no backups.
 pub fn no_backups() -> Status {
-    StatusBuilder::new(
-        Code::FailedPrecondition,
-        "the store of this server makes no backups by itself: only the embedded one does",
-        "NO_BACKUPS",
-    )
-    .status()
+    let words = "this store makes no backups: only the embedded store does";
+    StatusBuilder::new(Code::FailedPrecondition, words, "NO_BACKUPS").status()
 }
 
-/// The refusal of a call for which there is too much in flight: the same as of the engine, made once for each of some spans, for
-/// it is made often where it is made at all.
-pub fn overloaded(again_after: Duration) -> http::Response<Body> {
-    static MADE: [OnceLock<http::HeaderMap>; AGAIN_STEPS] =
-        [const { OnceLock::new() }; AGAIN_STEPS];
-    let step = (again_after.as_millis() / AGAIN_STEP.as_millis()).clamp(1, AGAIN_STEPS as u128);
-    let step = usize::try_from(step).unwrap_or(AGAIN_STEPS);
-    let made = MADE[step - 1].get_or_init(|| {
-        let again_after = AGAIN_STEP * u32::try_from(step).unwrap_or(u32::MAX);
-        let status = of_engine(&EngineError::Overloaded { again_after });
-        status.into_http::<()>().into_parts().0.headers
-    });
-    let mut response = http::Response::new(Body::empty());
-    *response.headers_mut() = made.clone();
-    response
+/// A call is refused because too much is in flight.
+pub fn overloaded(again_after: Duration) -> Status {
+    of_engine(&EngineError::Overloaded { again_after })
 }
 
-/// The connection of a call holds as much as it may, and nothing was done.
+/// The connection of a call has no room for its message or answer. Nothing was done.
 pub fn no_room() -> Status {
     StatusBuilder::new(
         Code::ResourceExhausted,
-        "messages and answers on this connection that were not taken yet hold limits.connection_bytes_max; nothing was done: \
-         take the answers, or ask for less at once",
+        "messages and unread answers of this connection hold limits.connection_bytes_max; nothing was done: read the \
+         answers, or send less at once",
         "LIMIT_REACHED",
     )
     .with("limit", "limits.connection_bytes_max")
@@ -522,29 +430,22 @@ pub fn no_room() -> Status {
     .status()
 }
 
-/// The same where something was done, which the answer would have said.
+/// The connection of a call has no room for its answer, and something was done.
 pub fn answer_lost() -> Status {
-    StatusBuilder::new(
-        Code::Unavailable,
-        "answers on this connection that were not taken yet hold limits.connection_bytes_max, so there is no room for the \
-         answer of this call; take them, and repeat the call (a create with the same request_id)",
-        "OUTCOME_UNKNOWN",
+    StatusBuilder::unknown(
+        "unread answers of this connection hold limits.connection_bytes_max, so there is no room for the answer of this \
+         call; read them, and repeat the call (a create with the same request_id)",
     )
     .with("limit", "limits.connection_bytes_max")
     .retry_after(RETRY_LIMIT)
     .status()
 }
 
-/// Nobody took an answer.
-pub fn untaken() -> Status {
-    StatusBuilder::new(
-        Code::Unavailable,
-        "nothing of this answer was taken within limits.answer_max_ms",
-        "OUTCOME_UNKNOWN",
-    )
-    .with("limit", "limits.answer_max_ms")
-    .retry_after(RETRY_UNKNOWN)
-    .status()
+/// A call that takes one message got more.
+pub fn second_message() -> Status {
+    let words = "the message cannot be read: this call takes one message, and got a second one";
+    let malformed = StatusBuilder::new(Code::InvalidArgument, words, "MALFORMED");
+    malformed.violation("").status()
 }
 
 /// A status that tonic made before any handler of ours saw the request, in the terms of the contract.
@@ -574,23 +475,7 @@ pub fn of_library(code: Code, message: &str, message_bytes_max: usize) -> Option
                 .insert("grpc-accept-encoding", accepted);
             Some(status)
         }
-        Code::Ok
-        | Code::Cancelled
-        | Code::Unknown
-        | Code::InvalidArgument
-        | Code::DeadlineExceeded
-        | Code::NotFound
-        | Code::AlreadyExists
-        | Code::PermissionDenied
-        | Code::ResourceExhausted
-        | Code::FailedPrecondition
-        | Code::Aborted
-        | Code::OutOfRange
-        | Code::Unimplemented
-        | Code::Internal
-        | Code::Unavailable
-        | Code::DataLoss
-        | Code::Unauthenticated => None,
+        _ => None,
     }
 }
 

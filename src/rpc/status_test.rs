@@ -1,7 +1,6 @@
 //! Every error has its code, its reason and its details.
 
 use super::*;
-use crate::lock::TableNameError;
 
 fn reason(status: &Status) -> String {
     let details = status.get_error_details();
@@ -225,10 +224,9 @@ fn a_limit_is_named_with_its_number() {
 fn a_field_that_cannot_be_used_is_named_with_its_limit() {
     for (problem, name) in [
         (FieldProblem::Missing, "MISSING"),
-        (FieldProblem::Control { at: 3 }, "MALFORMED"),
-        (FieldProblem::Table(TableNameError), "MALFORMED"),
+        (FieldProblem::Malformed("no".to_owned()), "MALFORMED"),
         (FieldProblem::Negative, "OUT_OF_RANGE"),
-        (FieldProblem::TogetherWith("session"), "CONFLICTING"),
+        (FieldProblem::Conflicting("no"), "CONFLICTING"),
     ] {
         let status: Status = Invalid {
             field: "key",
@@ -243,8 +241,9 @@ fn a_field_that_cannot_be_used_is_named_with_its_limit() {
     }
     let status: Status = Invalid {
         field: "value",
-        problem: FieldProblem::TooLong {
-            bytes: 11,
+        problem: FieldProblem::TooLarge {
+            given: 11,
+            unit: "bytes",
             max: 10,
             limit: "limits.value_bytes_max",
         },

@@ -2,11 +2,11 @@
 
 use tokio::sync::watch;
 
-/// Seen by every stream: resolves once the replica stops. Cheap to clone.
+/// Resolves once the replica stops, for every stream. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Stopping(watch::Receiver<bool>);
 
-/// Stops what holds a [`Stopping`], by [`Stop::now`] or by being dropped.
+/// Stops the holders of a [`Stopping`], by [`Stop::now`] or by being dropped.
 #[derive(Debug)]
 pub struct Stop(watch::Sender<bool>);
 
@@ -30,7 +30,7 @@ impl Stopping {
 }
 
 impl Stop {
-    /// Wakes everyone who waits for it.
+    /// Wakes all holders.
     pub fn now(&self) {
         self.0.send_replace(true);
     }

@@ -1,7 +1,7 @@
 //! The WatchLock stream: the status of a lockRef, as it changes.
 //!
-//! HELD and LOST are told at once. Positions change as fast as a queue moves, so they are merged to one
-//! message per [`POSITION_EVERY`], always the latest.
+//! HELD and LOST are sent at once. Positions change as fast as a queue moves, so they are merged to one message per
+//! [`POSITION_EVERY`], always the latest.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,18 +9,17 @@ use std::time::Duration;
 
 use fermata_proto::{LockState, WatchLockResponse};
 use futures_util::{Stream, stream};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
-use super::deadline::Deadline;
-use super::stopping::Stopping;
+use super::deadline::until;
 use super::{answer, status};
 use crate::engine::{Watch, WatchEvent, describe_end};
 use crate::lock::with_grant;
 
-/// Not more than one position in this time.
+/// At most one position is sent in this time.
 const POSITION_EVERY: Duration = Duration::from_millis(100);
 
-/// Where the news come from.
+/// The source of news.
 pub trait News: Send + 'static {
     /// As [`Watch::next`].
     fn next(&mut self) -> impl Future<Output = Option<WatchEvent>> + Send;
@@ -44,7 +43,7 @@ impl News for Watch {
     }
 }
 
-/// The next piece of news, and what it came from. It is never dropped half way, so nothing is missed.
+/// The next piece of news, and its source. It is never dropped half way, so nothing is missed.
 type Coming<N> = Pin<Box<dyn Future<Output = (N, Option<WatchEvent>)> + Send>>;
 
 fn coming<N: News>(mut news: N) -> Coming<N> {
@@ -58,57 +57,36 @@ struct WatchStream<N> {
     /// As its client gave it.
     lock_ref: String,
     coming: Coming<N>,
-    /// The latest position that was not told yet.
+    /// The latest position that was not sent yet.
     position: Option<(usize, Option<Duration>)>,
-    /// When the next position may be told.
+    /// When the next position may be sent.
     position_at: Instant,
-    deadline: Deadline,
-    stopping: Stopping,
 }
 
-/// Why a watch that was neither LOST nor over its deadline ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Broken {
-    /// This replica stops.
-    Stopping,
-    /// There are no more news of the lockRef here: another replica may have it.
-    Moved,
-}
-
-/// What the client is told about a lockRef, which it gave as this. Ends after LOST, a little before the deadline, and broken off when
-/// the replica stops or has the lockRef no more.
-pub fn stream<N: News>(
-    lock_ref: String,
-    news: N,
-    deadline: Deadline,
-    stopping: Stopping,
-) -> impl Stream<Item = Result<WatchLockResponse, Broken>> + Send {
+/// The messages about a lockRef, as its client gave it. Ends after LOST, and without it when this replica has no more news of the
+/// lockRef: another one may have it.
+pub fn stream<N: News>(lock_ref: String, news: N) -> impl Stream<Item = WatchLockResponse> + Send {
     let watching = WatchStream {
         lock_ref,
         coming: coming(news),
         position: None,
         position_at: Instant::now(),
-        deadline,
-        stopping,
     };
     stream::unfold(Some(watching), |watching| async move {
         watching?.notify().await
     })
 }
 
-/// What is told, and what goes on after it.
-type NextMessage<N> = Option<(Result<WatchLockResponse, Broken>, Option<WatchStream<N>>)>;
+/// A message, and the rest of the stream.
+type NextMessage<N> = Option<(WatchLockResponse, Option<WatchStream<N>>)>;
 
 impl<N: News> WatchStream<N> {
     async fn notify(mut self) -> NextMessage<N> {
         loop {
-            let deadline = self.deadline.answer_by();
             let position = self.position;
             let position_at = self.position_at;
             tokio::select! {
                 biased;
-                () = self.stopping.stopped() => return Some((Err(Broken::Stopping), None)),
-                () = until(deadline) => return None,
                 (news, next) = &mut self.coming => match next {
                     Some(WatchEvent::Waiting { position, estimate }) => {
                         self.position = Some((position, estimate));
@@ -125,7 +103,7 @@ impl<N: News> WatchStream<N> {
                         };
                         self.position = None;
                         self.coming = coming(news);
-                        return Some((Ok(held), Some(self)));
+                        return Some((held, Some(self)));
                     }
                     Some(WatchEvent::Lost(ended)) => {
                         let lost = WatchLockResponse {
@@ -135,10 +113,10 @@ impl<N: News> WatchStream<N> {
                             detail: describe_end(&ended),
                             ..WatchLockResponse::default()
                         };
-                        return Some((Ok(lost), None));
+                        return Some((lost, None));
                     }
-                    // Without LOST: the engine no longer watches, because it stops or is not its home.
-                    None => return Some((Err(Broken::Moved), None)),
+                    // Without LOST: the engine stops, or is not the home any more.
+                    None => return None,
                 },
                 () = until(position.map(|_| position_at)) => {
                     let (position, estimate) = position.unwrap_or_default();
@@ -151,18 +129,10 @@ impl<N: News> WatchStream<N> {
                     };
                     self.position = None;
                     self.position_at = Instant::now() + POSITION_EVERY;
-                    return Some((Ok(waiting), Some(self)));
+                    return Some((waiting, Some(self)));
                 }
             }
         }
-    }
-}
-
-/// Waits until then; for ever where there is no then.
-async fn until(then: Option<Instant>) {
-    match then {
-        Some(then) => sleep_until(then).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -6,7 +6,6 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::lock::{EndReason, EndedAs, Fence};
-use crate::rpc::stopping::Stop;
 
 /// News that a test sends by hand.
 struct Sent(mpsc::UnboundedReceiver<WatchEvent>);
@@ -25,19 +24,12 @@ impl News for Sent {
     }
 }
 
-type Messages = Pin<Box<dyn Stream<Item = Result<WatchLockResponse, Broken>>>>;
+type Messages = Pin<Box<dyn Stream<Item = WatchLockResponse>>>;
 
-fn watched(timeout: Option<&str>) -> (mpsc::UnboundedSender<WatchEvent>, Stop, Messages) {
+fn watched() -> (mpsc::UnboundedSender<WatchEvent>, Messages) {
     let (sender, receiver) = mpsc::unbounded_channel();
-    let (stop, stopping) = Stopping::pair();
-    let mut headers = http::HeaderMap::new();
-    if let Some(timeout) = timeout {
-        headers.insert("grpc-timeout", timeout.parse().unwrap());
-    }
-    let lock_ref = "default/a#3.secret".to_owned();
-    let deadline = Deadline::of_headers(&headers);
-    let messages = stream(lock_ref, Sent(receiver), deadline, stopping);
-    (sender, stop, Box::pin(messages))
+    let messages = stream("default/a#3.secret".to_owned(), Sent(receiver));
+    (sender, Box::pin(messages))
 }
 
 fn waiting(position: usize) -> WatchEvent {
@@ -48,12 +40,12 @@ fn waiting(position: usize) -> WatchEvent {
 }
 
 async fn next(messages: &mut Messages) -> WatchLockResponse {
-    messages.next().await.unwrap().unwrap()
+    messages.next().await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
 async fn positions_are_merged_to_ten_a_second_and_the_latest_is_told() {
-    let (news, _stop, mut messages) = watched(None);
+    let (news, mut messages) = watched();
     let started = Instant::now();
     tokio::spawn(async move {
         for position in (0..1000).rev() {
@@ -77,7 +69,7 @@ async fn positions_are_merged_to_ten_a_second_and_the_latest_is_told() {
 
 #[tokio::test(start_paused = true)]
 async fn held_and_lost_are_told_at_once_and_lost_is_the_last() {
-    let (news, _stop, mut messages) = watched(None);
+    let (news, mut messages) = watched();
     news.send(waiting(1)).unwrap();
     assert_eq!(next(&mut messages).await.position, 1);
     let started = Instant::now();
@@ -102,21 +94,8 @@ async fn held_and_lost_are_told_at_once_and_lost_is_the_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_ends_cleanly_a_little_before_its_deadline() {
-    let (_news, _stop, mut messages) = watched(Some("2S"));
-    let started = Instant::now();
-    assert!(messages.next().await.is_none());
-    assert_eq!(started.elapsed(), Duration::from_millis(1_900));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_watch_ends_when_the_replica_stops() {
-    let (_news, stop, mut messages) = watched(None);
-    stop.now();
-    assert_eq!(messages.next().await.unwrap(), Err(Broken::Stopping));
-    assert!(messages.next().await.is_none());
-
-    let (news, _stop, mut messages) = watched(None);
+async fn a_watch_without_news_ends() {
+    let (news, mut messages) = watched();
     drop(news);
-    assert_eq!(messages.next().await.unwrap(), Err(Broken::Moved));
+    assert!(messages.next().await.is_none());
 }

@@ -14,10 +14,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::sleep;
 use tonic::transport::server::Connected;
 
-use crate::access::Origin;
+use crate::access::{Origin, ShareOf};
 use crate::clock::{Clock as _, SystemClock};
 use crate::log_throttle::LogThrottle;
-use crate::rpc::budget::{AccountLimits, Accounts, Connection, ConnectionInfo, ShareOf};
+use crate::rpc::budget::{AccountLimits, Accounts, Connection, ConnectionInfo};
 use crate::rpc::stopping::Stopping;
 
 /// What an HTTP/2 client sends first, in bytes, and how long it may take. (Pings start only after it.)
@@ -60,11 +60,11 @@ pub(super) fn counted<IO: Connected, E>(
                 Err(error) => return Some(Err(error)),
             };
             let who = ShareOf::of(origin(&io).as_ref());
-            if let Some(counted) = accounts.admit(who).await {
+            if let Some(counted) = accounts.admit(who) {
                 return Some(Ok(Admitted { io, counted }));
             }
             let what =
-                "a connection was refused: limits.connections_max is reached, or the share of its address, and none is idle";
+                "a connection was refused: limits.connections_max is reached, or the share of its address";
             if let Some(times) = refused.met(SystemClock.boot(), what) {
                 let open = accounts.held().connections;
                 tracing::warn!(?who, open, times, "{what}");

@@ -149,7 +149,7 @@ fn known(check: &AccessCheck, io: &TlsStream<TcpStream>, caller: Origin) -> Orig
         Ok(identity) => Some(identity),
         Err(why) => {
             is_unnamed = true;
-            let why = format!("the certificate is trusted, but does not say whose it is: {why}");
+            let why = format!("the certificate is trusted, but names no identity: {why}");
             check.certificate_refused(&caller.from, &why);
             None
         }

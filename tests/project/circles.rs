@@ -17,14 +17,6 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("src/cli/locks/top", &[HEAD, "live"]),
     ("src/cli/serve", &[HEAD, "parts"]),
     ("src/config", &[HEAD, "store"]),
-    (
-        "src/rpc",
-        &["access_check", "calls", "locks", "peer", "route"],
-    ),
-    (
-        "src/rpc/budget",
-        &["account", "accounts", "answer", "share_of"],
-    ),
 ];
 
 /// The file above the parts of a folder: its `mod.rs` or `lib.rs`, or the file of its name beside it.

@@ -6,7 +6,6 @@ use std::time::Duration;
 use fermata::clock::SystemIds;
 use fermata::limits::Limits;
 use fermata::server::{Server, Stopped};
-use fermata_proto::{GetRequest, ReleaseLockRequest, WatchLockRequest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt;
@@ -21,7 +20,7 @@ use tonic_reflection::pb::v1alpha;
 
 use crate::frames::{DATA, Frames, HEADERS, RST_STREAM, frame, headers_of, hello, streams};
 use crate::lever::Mode;
-use crate::world::{Client, World, create, hold};
+use crate::world::{World, create, hold};
 
 fn of(service: &str) -> HealthCheckRequest {
     HealthCheckRequest {
@@ -53,94 +52,6 @@ async fn one_connection_too_many_is_refused_until_another_is_closed() {
         }
     };
     timeout(Duration::from_secs(30), freed).await.unwrap();
-}
-
-/// Connections that say nothing do not shut out others, and those with a stream stay.
-#[tokio::test]
-async fn idle_connections_make_room_for_a_newcomer_and_those_in_use_do_not() {
-    let world = World::with(Limits {
-        connections_max: 3,
-        ..Limits::default()
-    })
-    .await;
-    let mut first = world.client().await;
-    let held = hold(&mut first, "a").await;
-    let watch = async |client: &mut Client| {
-        let ask = WatchLockRequest {
-            lock_ref: held.lock_ref.clone(),
-        };
-        let mut watch = client.watch_lock(ask).await?.into_inner();
-        watch.next().await.unwrap()?;
-        Ok::<_, tonic::Status>(watch)
-    };
-    let mut watches = vec![watch(&mut first).await.unwrap()];
-    let silent = [world.channel().await, world.channel().await];
-    for _ in 0..2 {
-        let newcomer = async {
-            loop {
-                if let Ok(channel) = world.try_channel().await
-                    && let Ok(watch) = watch(&mut Client::new(channel)).await
-                {
-                    return watch;
-                }
-                sleep(Duration::from_millis(20)).await;
-            }
-        };
-        watches.push(timeout(Duration::from_secs(30), newcomer).await.unwrap());
-    }
-    // None is idle now.
-    let refused = async {
-        let channel = world.try_channel().await.ok()?;
-        HealthClient::new(channel).check(of("")).await.ok()
-    };
-    assert!(refused.await.is_none());
-    create(&mut first, "b").await;
-    first
-        .release_lock(ReleaseLockRequest {
-            lock_ref: held.lock_ref.clone(),
-            ..Default::default()
-        })
-        .await
-        .unwrap();
-    for watch in &mut watches {
-        // The last news of an entry that ended.
-        watch.next().await.unwrap().unwrap();
-    }
-    drop(silent);
-}
-
-/// Anybody may watch the health of a server; that is no reason to refuse others a connection.
-#[tokio::test]
-async fn who_watches_the_health_makes_room_for_a_newcomer() {
-    let world = World::with(Limits {
-        connections_max: 2,
-        ..Limits::default()
-    })
-    .await;
-    let mut watches = Vec::new();
-    for _ in 0..2 {
-        let mut health = HealthClient::new(world.channel().await);
-        let mut watch = health.watch(of("")).await.unwrap().into_inner();
-        watch.next().await.unwrap().unwrap();
-        watches.push((health, watch));
-    }
-    let served = async {
-        loop {
-            if let Ok(channel) = world.try_channel().await
-                && Client::new(channel)
-                    .get(GetRequest::default())
-                    .await
-                    .is_err_and(
-                        // It got through: the field that is missing is named.
-                        |status| status.code() == tonic::Code::InvalidArgument,
-                    )
-            {
-                return;
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(Duration::from_secs(30), served).await.unwrap();
 }
 
 #[tokio::test]

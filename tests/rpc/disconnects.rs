@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use fermata::clock::SystemIds;
 use fermata::engine::LeaseId;
 use fermata::rpc::lock_service::LockServiceRpc;
+use fermata::rpc::route::Router;
 use fermata::rpc::stopping::Stopping;
 use fermata_client::public_part;
 use fermata_proto::lock_service_server::LockServiceServer;
@@ -206,7 +207,8 @@ async fn a_server_that_stops_disconnects_nobody() {
     let world = World::new().await;
     // Its streams end, and its engine goes on, as at another replica.
     let (stop, stopping) = Stopping::pair();
-    let service = LockServiceRpc::new(world.engine.clone(), stopping, Arc::new(SystemIds), None);
+    let router = Router::new(world.engine.clone(), Arc::new(SystemIds), None);
+    let service = LockServiceRpc::new(router, stopping);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let server = tonic::transport::Server::builder()

@@ -1,6 +1,7 @@
 //! What the library would answer by itself: each of its statuses, sent as bytes over a socket.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use fermata_proto::GetRequest;
 use http_body_util::{BodyExt, Full};
 use prost::Message;
 use tonic::body::Body;
@@ -96,6 +97,21 @@ async fn a_message_that_is_missing_or_cut_short_is_invalid() {
     );
     assert_invalid(sent("Get", framed(0, 9, b"abc")).await, "", "EOF");
     assert_invalid(sent("Get", framed(7, 0, b"")).await, "", "flag");
+}
+
+/// The first one is not enough to be answered: nothing would count what follows.
+#[tokio::test]
+async fn a_second_message_of_a_call_that_takes_one_is_invalid() {
+    let get = GetRequest {
+        key: "k".to_owned(),
+        ..Default::default()
+    };
+    let message = get.encode_to_vec();
+    let one = framed(0, message.len(), &message);
+    for second in [&one[..], &one[..3], &framed(0, 1 << 20, b"never")[..]] {
+        let both = [&one[..], second].concat();
+        assert_invalid(sent("Get", both.into()).await, "", "second");
+    }
 }
 
 #[tokio::test]

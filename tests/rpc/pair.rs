@@ -11,14 +11,14 @@ use fermata::clock::{Clock, SystemClock, SystemIds};
 use fermata::engine::{Engine, EngineOptions, Packing, Presence};
 use fermata::limits::Limits;
 use fermata::lock::TableName;
-use fermata::rpc::peer::PeerRpc;
-use fermata::rpc::peer::proto::peer_server::{Peer, PeerServer};
-use fermata::rpc::peer::proto::{
+use fermata::rpc::peer_proto::peer_server::{Peer, PeerServer};
+use fermata::rpc::peer_proto::{
     DescribeActivityRequest, DescribeActivityResponse, DescribeKeyRequest, DescribeKeyResponse,
     EndSessionsRequest, EndSessionsResponse, ForwardRequest, ForwardResponse, ForwardWatchRequest,
     HintRequest, HintResponse, ListKeysRequest, ListKeysResponse, Method, RenewSessionRequest,
     RenewSessionResponse,
 };
+use fermata::rpc::peer_service::PeerRpc;
 use fermata::rpc::stopping::{Stop, Stopping};
 use fermata::server::{Server, bind};
 use fermata_proto::lock_admin_client::LockAdminClient;

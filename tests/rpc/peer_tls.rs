@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use fermata::engine::Peer;
 use fermata::rpc::calls::CreateLockRef;
+use fermata::rpc::peer::ForwardOutcome;
 use fermata::rpc::peer::PeerClient;
-use fermata::rpc::route::ForwardOutcome;
 use fermata::server::{PeerTls, PeerTlsFiles};
 use fermata_proto::{CreateLockRefRequest, CreateLockRefResponse};
 use rustls::pki_types::CertificateDer;

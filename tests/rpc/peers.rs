@@ -7,16 +7,17 @@ use fermata::clock::{SystemClock, SystemIds};
 use fermata::engine::{Engine, EngineOptions, Packing, Peer, PeerError, Peers as _, REPLICA_TTL};
 use fermata::limits::Limits;
 use fermata::lock::{ReplicaId, SessionId};
+use fermata::rpc::calls::Served;
 use fermata::rpc::calls::{
     AcquireLock, CallContext, CreateLockRef, KeepAlive, OpenSession, ReleaseLock, UnaryCall,
 };
 use fermata::rpc::deadline::Deadline;
+use fermata::rpc::peer::ForwardOutcome;
 use fermata::rpc::peer::PeerClient;
-use fermata::rpc::peer::proto::peer_client::PeerClient as RawClient;
-use fermata::rpc::peer::proto::{
+use fermata::rpc::peer_proto::peer_client::PeerClient as RawClient;
+use fermata::rpc::peer_proto::{
     Elsewhere, HintRequest, Method, Refusal, Unable, forward_response, forward_watch_response,
 };
-use fermata::rpc::route::{ForwardOutcome, Served};
 use fermata::server::{PeerSecret, Server, ServerError, Stopped, bind};
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use fermata_proto::lock_service_client::LockServiceClient;

@@ -287,7 +287,8 @@ async fn the_number_of_lock_refs_is_bounded() {
         .await
         .unwrap_err();
     assert_eq!(fields(&refused), ["lock_refs"]);
-    let words = "lock_refs: 1001 were given; the limit is 1000 (limits.lock_refs_per_renewal_max)";
+    let words =
+        "lock_refs: it has 1001 elements; the limit is 1000 (limits.lock_refs_per_renewal_max)";
     assert_eq!(refused.message(), words);
 }
 

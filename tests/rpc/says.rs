@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use fermata::engine::Peer;
 use fermata::lock::ReplicaId;
-use fermata::rpc::peer::proto::peer_server::{Peer as PeerService, PeerServer};
-use fermata::rpc::peer::proto::{
+use fermata::rpc::peer_proto::peer_server::{Peer as PeerService, PeerServer};
+use fermata::rpc::peer_proto::{
     DescribeActivityRequest, DescribeActivityResponse, DescribeKeyRequest, DescribeKeyResponse,
     EndSessionsRequest, EndSessionsResponse, ForwardRequest, ForwardResponse, ForwardWatchRequest,
     ForwardWatchResponse, HintRequest, HintResponse, ListKeysRequest, ListKeysResponse,

@@ -173,7 +173,7 @@ async fn the_audit_log_says_who_did_what_from_where_and_what_came_of_it() {
     let nobody = client(trusting(&authority));
     assert!(is_denied(nobody.list_replicas().await));
     let path = r#"path="/fermata.v1.LockAdmin/ListReplicas""#;
-    let why = "this server takes calls of clients that it knows only";
+    let why = "this server requires a login";
     audited(&server, &[refused, ANYBODY, path, why]).await;
     let own = nameless(&authority, &server.files);
     let unnamed = client(ClientOptions {
@@ -181,9 +181,9 @@ async fn the_audit_log_says_who_did_what_from_where_and_what_came_of_it() {
         ..ClientOptions::default()
     });
     let denied = unnamed.list_sessions(1).await.unwrap_err();
-    let why = "the client certificate is trusted, but does not say whose it is";
+    let why = "the client certificate is trusted, but names no identity";
     assert!(denied.to_string().contains(why), "{denied}");
-    let refused = "a client certificate was not taken for a login";
+    let refused = "a client certificate was not accepted as a login";
     let why = "it names nobody: it has no subject and no SPIFFE id";
     audited(&server, &[refused, ANYBODY, why]).await;
 

@@ -1,12 +1,11 @@
 //! The body of an answer, counted until HTTP/2 has sent it.
 //!
-//! HTTP/2 takes the next chunk of a body before it may send any of it, and a message is one chunk: a client that does not read
-//! would have all of its answers kept there. So a large message is handed over in slices, and one that nobody takes ends.
+//! HTTP/2 takes the next chunk of a body before it may send any of it, and a message is one chunk: the answers of a client that
+//! does not read would all be kept there. So a large message is handed over in slices.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -16,20 +15,17 @@ use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 use tonic::body::Body;
 
-use super::{CallInFlight, Charge, SMALL_BYTES, wide};
+use super::{CallInFlight, Charge, ChargeKind, SMALL_BYTES, wide};
 use crate::rpc::status;
-
-/// How much of an answer is handed over at once: a frame of HTTP/2.
-const SLICE_BYTES: usize = 16 * 1024;
 
 /// What the answers of a method are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AnswerForm {
-    /// Those of a stream, which make their own room, and of renewals: never refused.
+    /// A stream, which makes its own room, or a renewal: never refused.
     Always,
-    /// One, which waits for room, and is refused where there is none in time: nothing was done.
+    /// One message. Without room in time the call is refused: nothing was done.
     Read,
-    /// One, which is refused where there is no room: something was done, and the call is to be repeated.
+    /// One message. Without room in time the call is to be repeated: something was done.
     Done,
 }
 
@@ -37,24 +33,24 @@ pub enum AnswerForm {
 pub struct AnswerBody {
     inner: Body,
     call: Arc<CallInFlight>,
-    form: AnswerForm,
-    /// What comes before the rest of `inner`.
+    /// The message in transfer: its rest, and the charge for all of it.
+    message: Option<(Bytes, Charge)>,
+    /// What follows it, before the rest of `inner`.
     next: Option<Frame<Bytes>>,
-    sending: Option<Arc<UnsentAnswer>>,
-    /// A stream keeps the memory of its largest message.
+    /// The encoder of a stream keeps the memory of its largest message.
     kept: Option<Charge>,
 }
 
 impl AnswerBody {
-    /// Of a call. Waits for room until then where the call may be refused.
+    /// The answer of a call. A message waits for room until `by`.
     pub async fn new(
         mut inner: Body,
         call: Arc<CallInFlight>,
         form: AnswerForm,
         by: Instant,
     ) -> Result<AnswerBody, Status> {
-        let (mut next, mut sending) = (None, None);
-        // The message of an answer by itself is there; a stream may begin whenever it likes.
+        let (mut next, mut message) = (None, None);
+        // A single message is complete already; a stream may begin whenever it likes.
         let first = match form {
             AnswerForm::Always => None,
             AnswerForm::Read | AnswerForm::Done => inner.frame().now_or_never(),
@@ -62,13 +58,18 @@ impl AnswerBody {
         match first.flatten().transpose()?.map(Frame::into_data) {
             None => {}
             Some(Err(trailers)) => next = Some(trailers),
-            Some(Ok(message)) => {
-                // It is here, whether there is room for it or not.
-                let waiting = call.account().keep(wide(message.len()));
-                let room = room(&call, form, message.len(), by).await?;
+            Some(Ok(data)) => {
+                let account = call.account();
+                // It is in memory while it waits.
+                let waiting = account.charge(ChargeKind::Call, wide(data.len()));
+                let room = Arc::clone(account).room(ChargeKind::Answer, data.len());
+                let room = timeout_at(by, room).await.map_err(|_elapsed| match form {
+                    AnswerForm::Read => status::no_room(),
+                    AnswerForm::Done | AnswerForm::Always => status::answer_lost(),
+                })?;
                 drop(waiting);
-                sending = Some(UnsentAnswer::new(&call, false, message, room));
-                // Whoever made the message keeps its memory until its own end.
+                message = Some((data, room));
+                // The encoder keeps the memory of the message until its own end.
                 next = inner.frame().now_or_never().flatten().transpose()?;
                 if next.as_ref().is_some_and(Frame::is_trailers) {
                     inner = Body::empty();
@@ -78,41 +79,48 @@ impl AnswerBody {
         Ok(AnswerBody {
             inner,
             call,
-            form,
+            message,
             next,
-            sending,
             kept: None,
         })
     }
 
     /// The next message is to be sent.
     fn send(&mut self, message: Bytes) {
-        let account = self.call.account();
+        let (account, bytes) = (self.call.account(), wide(message.len()));
         if message.len() > SMALL_BYTES {
-            let kept = self.kept.get_or_insert_with(|| account.keep(0));
-            kept.grow(wide(message.len()));
+            let kept = self
+                .kept
+                .get_or_insert_with(|| account.charge(ChargeKind::Call, 0));
+            kept.grow(bytes);
         }
-        let room = account.charge(wide(message.len()));
-        let is_of_stream = self.form == AnswerForm::Always;
-        self.sending = Some(UnsentAnswer::new(&self.call, is_of_stream, message, room));
+        let charge = account.charge(ChargeKind::Answer, bytes);
+        self.message = Some((message, charge));
     }
-}
 
-/// Room for the answer of a call.
-async fn room(
-    call: &CallInFlight,
-    form: AnswerForm,
-    bytes: usize,
-    by: Instant,
-) -> Result<Charge, Status> {
-    let account = Arc::clone(call.account());
-    let all = Arc::clone(&account.answers);
-    let (by, refused) = match form {
-        AnswerForm::Read => (by, status::no_room()),
-        AnswerForm::Done | AnswerForm::Always => (Instant::now(), status::answer_lost()),
-    };
-    let room = timeout_at(by, account.room(all, bytes)).await;
-    room.map_err(|_elapsed| refused)
+    /// The next slice of the message: all of a small one, else a copy, since a part would keep the whole.
+    fn slice(&mut self) -> Option<Bytes> {
+        let (mut left, whole) = self.message.take()?;
+        let (bytes, charge) = match whole.bytes() <= wide(SMALL_BYTES) {
+            true => (left, whole),
+            false => {
+                let part = left.split_to(left.len().min(SMALL_BYTES));
+                let charge = self
+                    .call
+                    .account()
+                    .charge(ChargeKind::Answer, wide(part.len()));
+                if !left.is_empty() {
+                    self.message = Some((left, whole));
+                }
+                (Bytes::copy_from_slice(&part), charge)
+            }
+        };
+        Some(Bytes::from_owner(Slice {
+            bytes,
+            _charge: charge,
+            _call: Arc::clone(&self.call),
+        }))
+    }
 }
 
 impl http_body::Body for AnswerBody {
@@ -125,30 +133,26 @@ impl http_body::Body for AnswerBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.get_mut();
         loop {
-            if let Some(sending) = &this.sending {
-                match sending.slice() {
-                    Ok(Some(slice)) => return Poll::Ready(Some(Ok(Frame::data(slice)))),
-                    Ok(None) => this.sending = None,
-                    Err(untaken) => return Poll::Ready(Some(Err(untaken))),
-                }
+            if let Some(slice) = this.slice() {
+                return Poll::Ready(Some(Ok(Frame::data(slice))));
             }
             let next = match this.next.take() {
-                Some(next) => Some(Ok(next)),
-                None => ready!(Pin::new(&mut this.inner).poll_frame(cx)),
-            };
-            match next {
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(message) if !message.is_empty() => this.send(message),
-                    Ok(empty) => return Poll::Ready(Some(Ok(Frame::data(empty)))),
-                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                Some(next) => next,
+                None => match ready!(Pin::new(&mut this.inner).poll_frame(cx)) {
+                    Some(Ok(next)) => next,
+                    ended => return Poll::Ready(ended),
                 },
-                ended => return Poll::Ready(ended),
+            };
+            match next.into_data() {
+                Ok(message) if !message.is_empty() => this.send(message),
+                Ok(empty) => return Poll::Ready(Some(Ok(Frame::data(empty)))),
+                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.sending.is_none() && self.next.is_none() && self.inner.is_end_stream()
+        self.message.is_none() && self.next.is_none() && self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -156,126 +160,16 @@ impl http_body::Body for AnswerBody {
     }
 }
 
-/// One message of an answer, until all of it was sent.
-pub(super) struct UnsentAnswer {
-    /// It is in flight until then.
-    _call: Arc<CallInFlight>,
-    is_of_stream: bool,
-    state: Mutex<State>,
-}
-
-struct State {
-    /// What was not handed over yet: its memory goes as a whole.
-    left: Bytes,
-    /// What all of `left` holds, for as long as there is any.
-    whole: usize,
-    /// What HTTP/2 has, and has not sent.
-    handed_over: usize,
-    room: Charge,
-    /// When some of it was taken or sent for the last time.
-    since: Instant,
-    is_untaken: bool,
-}
-
-impl State {
-    fn count(&mut self) {
-        let left = if self.left.is_empty() { 0 } else { self.whole };
-        self.room.resize(wide(left + self.handed_over));
-    }
-}
-
-impl UnsentAnswer {
-    fn new(
-        call: &Arc<CallInFlight>,
-        is_of_stream: bool,
-        message: Bytes,
-        room: Charge,
-    ) -> Arc<UnsentAnswer> {
-        let answer = Arc::new(UnsentAnswer {
-            _call: Arc::clone(call),
-            is_of_stream,
-            state: Mutex::new(State {
-                whole: message.len(),
-                left: message,
-                handed_over: 0,
-                room,
-                since: Instant::now(),
-                is_untaken: false,
-            }),
-        });
-        call.account().note_unsent(&answer);
-        answer
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn is_of_stream(&self) -> bool {
-        self.is_of_stream
-    }
-
-    /// What is handed over next; `None` after all of it. An error where nobody took it in time.
-    fn slice(self: &Arc<Self>) -> Result<Option<Bytes>, Status> {
-        let mut state = self.state();
-        if state.is_untaken {
-            return Err(status::untaken());
-        }
-        if state.left.is_empty() {
-            return Ok(None);
-        }
-        state.since = Instant::now();
-        let length = state.left.len().min(SLICE_BYTES);
-        let part = state.left.split_to(length);
-        // Of a large message a copy: a part of it would keep all of it.
-        let bytes = match state.whole <= SLICE_BYTES {
-            true => part,
-            false => Bytes::copy_from_slice(&part),
-        };
-        if state.left.is_empty() {
-            // An empty part keeps it as well.
-            state.left = Bytes::new();
-        }
-        state.handed_over += length;
-        state.count();
-        let of = Arc::clone(self);
-        Ok(Some(Bytes::from_owner(Slice { bytes, of })))
-    }
-
-    /// Whether none of it was taken for so long: then what is left of it goes.
-    pub fn end_if_untaken(&self, now: Instant, answer_max: Duration) -> bool {
-        let mut state = self.state();
-        if now.saturating_duration_since(state.since) < answer_max {
-            return false;
-        }
-        state.is_untaken |= !state.left.is_empty();
-        state.left = Bytes::new();
-        state.count();
-        true
-    }
-
-    fn sent(&self, bytes: usize) {
-        let mut state = self.state();
-        state.since = Instant::now();
-        state.handed_over = state.handed_over.saturating_sub(bytes);
-        state.count();
-    }
-}
-
-/// A part that HTTP/2 has. It keeps no body: HTTP/2 drops it under a lock of its own, which the end of a body may want.
+/// A part that HTTP/2 has, until it was sent. The call lasts as long. (It keeps no body: HTTP/2 drops it under a lock of its own,
+/// which the end of a body may want.)
 struct Slice {
     bytes: Bytes,
-    of: Arc<UnsentAnswer>,
+    _charge: Charge,
+    _call: Arc<CallInFlight>,
 }
 
 impl AsRef<[u8]> for Slice {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
-    }
-}
-
-impl Drop for Slice {
-    fn drop(&mut self) {
-        self.of.sent(self.bytes.len());
     }
 }

@@ -1,22 +1,25 @@
-//! Budgets: what each connection may hold of this replica's memory, and all of them together.
+//! Budgets: the memory of each connection, and of all together.
 //!
-//! [`Accounts`] are the open connections; an [`Account`] counts what one of them holds. [`ReceivedBody`] counts messages until
-//! their call is answered, [`AnswerBody`] answers until HTTP/2 has sent them. What HTTP/2 keeps by itself (windows, streams,
-//! headers) its settings bound, in server.rs. What must not be here: what a call means.
+//! [`Accounts`] are the open connections; an [`Account`] counts the bytes of one. [`ReceivedBody`] counts messages until their
+//! call is answered, [`AnswerBody`] answers until HTTP/2 has sent them. The settings of HTTP/2 in server.rs bound the rest:
+//! windows, streams, headers. What must not be here: the meaning of a call.
 
 mod account;
 mod accounts;
 mod answer;
 mod received_body;
-mod share_of;
+mod total;
 
-pub use account::{Account, CallInFlight, Charge, OwnListings};
-pub use accounts::{AccountLimits, Accounts, Connection, Held};
+pub use account::{
+    Account, CALL_BYTES, CallInFlight, Charge, ChargeKind, ConnectionInfo, READS_MAX,
+};
+pub use accounts::{Accounts, Connection, Held};
 pub use answer::{AnswerBody, AnswerForm};
 pub use received_body::{Arrival, ReceivedBody};
-pub use share_of::{ConnectionInfo, ShareOf};
+pub use total::AccountLimits;
 
-/// Messages and answers of up to this many bytes neither wait nor are refused: those that keep locks alive are among them.
+/// Messages and answers of up to this many bytes, a frame of HTTP/2, neither wait nor are refused: renewals and releases are
+/// among them. Larger answers go out in slices of this size.
 const SMALL_BYTES: usize = 16 * 1024;
 
 /// `usize` -> `u64`, which holds it on every platform there is.

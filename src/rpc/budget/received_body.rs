@@ -1,35 +1,36 @@
-//! The body of a request: counted while it is here, and complete in time.
+//! The body of a request: counted from its announcement, and complete in time.
 //!
-//! A message is decoded only once all of it is there. A client that announces one and never sends it would keep its call open
-//! for ever, and hold up the end of the server; one that does so on every stream of a connection would fill the memory. So a
-//! message that is not small waits for room, all at once, as soon as it is announced.
+//! A message is decoded only once all of it is there. A client that announces one and never sends it would keep its call open for
+//! ever, and hold up the end of the server; a client that does so on every stream would fill the memory. So a message that is not
+//! small needs room for all of it as soon as it is announced. Without room its call is refused, and nothing was done. A stream has
+//! room for one message at any time.
 
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use http_body::{Frame, SizeHint};
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 use tonic::body::Body;
 
-use super::{CallInFlight, Charge, SMALL_BYTES, wide};
+use super::{CallInFlight, Charge, ChargeKind, SMALL_BYTES, wide};
 use crate::rpc::status;
 use crate::rpc::stopping::Stopping;
 
 /// What a message begins with: whether it is compressed, and its length.
 const HEAD_BYTES: usize = 5;
 
-/// By when what comes in must be there.
+/// By when a message must be complete.
 #[derive(Clone, Copy)]
 pub enum Arrival {
-    /// One message, by then. It is held until the call is answered.
+    /// The only one of its call, by then.
     By(Instant),
-    /// Message after message: each within so long from its first byte on, and held until it is complete.
+    /// Each of a stream, within so long from its first byte on.
     Each(Duration),
 }
 
@@ -38,35 +39,21 @@ pub struct ReceivedBody {
     inner: Body,
     arrival: Arrival,
     stopping: Stopping,
-    /// Longer ones are refused where they are decoded: no room is made for them.
+    /// Longer messages get no room: the decoder refuses them.
     message_bytes_max: usize,
     /// `None`: nothing is counted.
     call: Option<Arc<CallInFlight>>,
     scan: Scan,
-    /// What the message that is coming in holds.
-    room: Option<Charge>,
+    /// The message of a call was counted.
+    is_counted: bool,
     /// The decoder of a stream keeps the memory of its largest message.
     kept: Option<Charge>,
-    /// What came, and waits until there is room for its message.
-    held_up: Option<HeldUp>,
-    /// Made when there is something to wait for: most messages are there at once.
-    late: Option<Pin<Box<dyn Future<Output = Late> + Send>>>,
-}
-
-/// What came of a message for which there is no room yet: a window of HTTP/2 at most.
-struct HeldUp {
-    data: Bytes,
-    room: Pin<Box<dyn Future<Output = Charge> + Send>>,
-    _turn: OwnedSemaphorePermit,
-}
-
-enum Late {
-    Stopping,
-    TooLate,
+    /// The status of a message that is late. Made when there is something to wait for: most messages are complete at once.
+    late: Option<BoxFuture<'static, Status>>,
 }
 
 impl ReceivedBody {
-    /// Of a call.
+    /// The body of a call.
     pub fn new(
         inner: Body,
         call: Option<Arc<CallInFlight>>,
@@ -81,102 +68,64 @@ impl ReceivedBody {
             message_bytes_max,
             call: call.filter(|call| call.account().is_bounded()),
             scan: Scan::default(),
-            room: None,
+            is_counted: false,
             kept: None,
-            held_up: None,
             late: None,
         }
     }
 
-    /// A message was completed.
-    fn completed(&mut self) {
-        self.late = None;
-        let (Some(call), Some(room)) = (&self.call, self.room.take()) else {
-            return;
-        };
-        match self.arrival {
-            Arrival::By(_) => call.received(room),
-            Arrival::Each(_) => {
-                let kept = self.kept.get_or_insert_with(|| call.account().keep(0));
-                kept.grow(room.bytes());
-            }
+    /// Counts what came.
+    fn came(&mut self, data: Bytes) -> Result<Bytes, Status> {
+        let completed = self.scan.completed;
+        self.scan.advance(&data);
+        if self.scan.completed > completed {
+            self.late = None;
         }
-    }
-
-    /// What may be decoded of what came; `None`: it waits for room.
-    fn came(&mut self, data: Bytes) -> Result<Option<Frame<Bytes>>, Status> {
-        let before = self.scan.completed;
-        let completed = self.scan.advance(&data);
         let is_stream = matches!(self.arrival, Arrival::Each(_));
-        if completed && is_stream {
-            self.completed();
-        }
         // Nothing would count it.
-        if !is_stream && (before > 0 && !data.is_empty() || self.scan.is_second()) {
-            return Err(Status::internal(
-                "a second message in a call that takes one",
-            ));
+        if !is_stream && self.scan.has_second() {
+            return Err(status::second_message());
         }
-        let is_announced = self.scan.head_came == HEAD_BYTES || completed && !is_stream;
-        if let Some(call) = self
-            .call
-            .as_ref()
-            .filter(|_| is_announced && self.room.is_none())
-        {
-            let (account, length) = (call.account(), self.scan.length);
-            if length > SMALL_BYTES && length <= self.message_bytes_max + HEAD_BYTES {
-                if let Some(room) = account.room_now(length) {
-                    self.room = Some(room);
-                    return Ok(Some(self.pass(data)));
-                }
-                let turn = Arc::clone(&account.waits).try_acquire_owned();
-                let _turn = turn.map_err(|_| status::no_room())?;
-                let all = Arc::clone(&account.messages);
-                let room = Box::pin(Arc::clone(account).room(all, length));
-                self.held_up = Some(HeldUp { data, room, _turn });
-                return Ok(None);
+        let length = self.scan.largest;
+        let is_too_large = length > self.message_bytes_max + HEAD_BYTES;
+        let Some(call) = self.call.as_ref().filter(|_| length > 0 && !is_too_large) else {
+            return Ok(data);
+        };
+        let account = call.account();
+        if is_stream {
+            if length > SMALL_BYTES {
+                let kept = self
+                    .kept
+                    .get_or_insert_with(|| account.charge(ChargeKind::Call, 0));
+                kept.grow(wide(length));
             }
-            if length <= SMALL_BYTES && !is_stream {
-                self.room = Some(account.charge(wide(length)));
-            }
+            return Ok(data);
         }
-        Ok(Some(self.pass(data)))
+        if !std::mem::replace(&mut self.is_counted, true) {
+            let room = Arc::clone(account).room(ChargeKind::Message, length);
+            call.received(room.now_or_never().ok_or_else(status::no_room)?);
+        }
+        Ok(data)
     }
 
-    /// What came may be decoded.
-    fn pass(&mut self, data: Bytes) -> Frame<Bytes> {
-        if self.scan.is_between() {
-            self.completed();
-        }
-        Frame::data(data)
-    }
-
-    /// The status of a message that is not there in time.
+    /// The status of a message that is not complete in time.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
         let by = match self.arrival {
             Arrival::By(by) => by,
             // Between messages a stream may be silent for as long as it likes.
-            Arrival::Each(_) if self.scan.is_between() && self.held_up.is_none() => {
-                return Poll::Pending;
-            }
+            Arrival::Each(_) if self.scan.is_between() => return Poll::Pending,
             Arrival::Each(span) => Instant::now() + span,
         };
         let late = self.late.get_or_insert_with(|| {
             let mut stopping = self.stopping.clone();
             Box::pin(async move {
-                tokio::select! {
-                    biased;
-                    () = stopping.stopped() => Late::Stopping,
-                    () = sleep_until(by) => Late::TooLate,
+                match timeout_at(by, stopping.stopped()).await {
+                    Ok(()) => status::stopping(),
+                    Err(_elapsed) => status::message_late(),
                 }
             })
         });
-        let failed = match ready!(late.as_mut().poll(cx)) {
-            Late::Stopping => status::stopping(),
-            Late::TooLate if self.held_up.is_some() => status::no_room(),
-            Late::TooLate => status::message_late(),
-        };
-        Poll::Ready(failed)
+        late.as_mut().poll(cx)
     }
 }
 
@@ -189,42 +138,22 @@ impl http_body::Body for ReceivedBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.get_mut();
-        loop {
-            if let Some(held_up) = &mut this.held_up {
-                let Poll::Ready(room) = held_up.room.as_mut().poll(cx) else {
-                    return this.poll_late(cx).map(|status| Some(Err(status)));
-                };
-                let data = std::mem::take(&mut held_up.data);
-                this.held_up = None;
-                this.room = Some(room);
-                return Poll::Ready(Some(Ok(this.pass(data))));
-            }
-            let frame = match Pin::new(&mut this.inner).poll_frame(cx) {
-                Poll::Ready(Some(Ok(frame))) => frame,
-                Poll::Ready(ended) => return Poll::Ready(ended),
-                Poll::Pending => return this.poll_late(cx).map(|status| Some(Err(status))),
-            };
-            let data = match frame.into_data() {
-                Ok(data) => data,
-                Err(frame) => return Poll::Ready(Some(Ok(frame))),
-            };
-            match this.came(data) {
-                Ok(None) => {}
-                Ok(Some(passed)) => return Poll::Ready(Some(Ok(passed))),
-                Err(refused) => return Poll::Ready(Some(Err(refused))),
-            }
-        }
+        Poll::Ready(match Pin::new(&mut this.inner).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => Some(match frame.into_data() {
+                Ok(data) => this.came(data).map(Frame::data),
+                Err(trailers) => Ok(trailers),
+            }),
+            Poll::Ready(ended) => ended,
+            Poll::Pending => Some(Err(ready!(this.poll_late(cx)))),
+        })
     }
 
     fn is_end_stream(&self) -> bool {
-        self.held_up.is_none() && self.inner.is_end_stream()
+        self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self.held_up {
-            None => self.inner.size_hint(),
-            Some(_) => SizeHint::default(),
-        }
+        self.inner.size_hint()
     }
 }
 
@@ -236,52 +165,45 @@ struct Scan {
     head_came: usize,
     /// How much of the message is still to come, once its head is there.
     left: usize,
-    /// Of the message whose head came last, with it.
-    length: usize,
+    /// The largest message that was announced, with its head; 0 for none.
+    largest: usize,
     /// How many messages were completed.
     completed: usize,
 }
 
 impl Scan {
-    /// Nothing of a message came that is not complete.
+    /// No message is incomplete.
     fn is_between(&self) -> bool {
         self.head_came == 0
     }
 
-    /// Whether more than one message came, or began.
-    fn is_second(&self) -> bool {
+    /// Whether more came than one message.
+    fn has_second(&self) -> bool {
         self.completed > 1 || self.completed == 1 && !self.is_between()
     }
 
-    /// Reads on. Whether a message was completed.
-    fn advance(&mut self, mut data: &[u8]) -> bool {
-        let mut completed = false;
-        while !data.is_empty() {
+    fn advance(&mut self, mut data: &[u8]) {
+        while let Some((first, rest)) = data.split_first() {
             if self.head_came < HEAD_BYTES {
-                let count = data.len().min(HEAD_BYTES - self.head_came);
-                let (head, rest) = data.split_at(count);
-                self.head[self.head_came..self.head_came + count].copy_from_slice(head);
-                self.head_came += count;
+                self.head[self.head_came] = *first;
+                self.head_came += 1;
                 data = rest;
                 if self.head_came < HEAD_BYTES {
-                    return completed;
+                    continue;
                 }
-                let [_, a, b, c, d] = self.head;
-                let length = u32::from_be_bytes([a, b, c, d]);
-                self.left = usize::try_from(length).unwrap_or(usize::MAX);
-                self.length = self.left.saturating_add(HEAD_BYTES);
+                let [_, length @ ..] = self.head;
+                self.left = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+                self.largest = self.largest.max(self.left.saturating_add(HEAD_BYTES));
+            } else {
+                let count = data.len().min(self.left);
+                data = data.split_at(count).1;
+                self.left -= count;
             }
-            let count = data.len().min(self.left);
-            data = data.split_at(count).1;
-            self.left -= count;
-            if self.left > 0 {
-                return completed;
+            if self.left == 0 {
+                self.head_came = 0;
+                self.completed += 1;
             }
-            completed = true;
-            self.completed += 1;
-            self.head_came = 0;
         }
-        completed
     }
 }
 
@@ -299,18 +221,17 @@ mod tests {
         }
         for cut in 1..20 {
             let mut scan = Scan::default();
-            let mut completed = 0;
             for part in stream.chunks(cut) {
-                completed += usize::from(scan.advance(part));
+                scan.advance(part);
             }
-            assert!(scan.is_between() && (2..=3).contains(&completed), "{cut}");
+            assert_eq!((scan.completed, scan.largest), (3, 305), "{cut}");
+            assert!(scan.is_between() && scan.has_second());
         }
         let mut scan = Scan::default();
-        assert!(!scan.advance(&stream[8..11]));
-        assert!(!scan.is_between());
-        assert!(scan.advance(&stream[..5]) || !scan.is_between());
-        let mut scan = Scan::default();
-        scan.advance(&stream[13..20]);
-        assert_eq!(scan.length, 305);
+        scan.advance(&stream[..5]);
+        assert_eq!((scan.completed, scan.largest), (1, 5));
+        assert!(!scan.has_second());
+        scan.advance(&stream[5..7]);
+        assert!(!scan.is_between() && scan.has_second());
     }
 }

@@ -12,11 +12,11 @@ use crate::engine::{CreateCall, Engine, EngineError};
 use crate::lock::Secret;
 use crate::rpc::answer;
 use crate::rpc::parse::{self, Invalid};
-use crate::rpc::peer::proto::Method;
+use crate::rpc::peer_proto::Method;
 
 /// A new entry in the queue of a key.
 pub struct CreateLockRef {
-    /// With its request_id, so that it is one call wherever it is made (I5).
+    /// With its request_id, so that it is one call at any home (I5).
     ask: CreateLockRefRequest,
     secret: Secret,
     call: CreateCall,
@@ -24,6 +24,7 @@ pub struct CreateLockRef {
 
 impl UnaryCall for CreateLockRef {
     const METHOD: Method = Method::CreateLockRef;
+    const CHANGES: bool = true;
     type Ask = CreateLockRefRequest;
     type Answer = CreateLockRefResponse;
 
@@ -54,10 +55,6 @@ impl UnaryCall for CreateLockRef {
 
     fn needs(&self) -> Verbs {
         Verbs::from(Verb::Lock).and(self.ask.read_value, Verb::Read)
-    }
-
-    fn changes(&self) -> bool {
-        true
     }
 
     fn ask(&self) -> Cow<'_, CreateLockRefRequest> {

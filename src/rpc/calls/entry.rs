@@ -19,14 +19,14 @@ use crate::lock::LockRef;
 use crate::rpc::answer;
 use crate::rpc::deadline::later;
 use crate::rpc::parse::{self, Invalid};
-use crate::rpc::peer::proto::Method;
+use crate::rpc::peer_proto::Method;
 
 /// Asks for the lock, and may wait for it.
 pub struct AcquireLock {
     ask: AcquireLockRequest,
     lock_ref: LockRef,
     wait: Duration,
-    /// When the wait has passed, wherever it is waited.
+    /// The end of the wait, at any home.
     until: Instant,
 }
 
@@ -108,7 +108,7 @@ impl AcquireLock {
     }
 }
 
-/// Releases an entry, after a last write where there is one.
+/// Releases an entry, after an optional last write.
 pub struct ReleaseLock {
     ask: ReleaseLockRequest,
     lock_ref: LockRef,
@@ -117,6 +117,7 @@ pub struct ReleaseLock {
 
 impl UnaryCall for ReleaseLock {
     const METHOD: Method = Method::ReleaseLock;
+    const CHANGES: bool = true;
     type Ask = ReleaseLockRequest;
     type Answer = ReleaseLockResponse;
 
@@ -137,10 +138,6 @@ impl UnaryCall for ReleaseLock {
 
     fn is_write(&self) -> bool {
         self.put.is_some()
-    }
-
-    fn changes(&self) -> bool {
-        true
     }
 
     fn ask(&self) -> Cow<'_, ReleaseLockRequest> {
@@ -203,7 +200,7 @@ pub trait WriteAsk: Message + Default + Clone + 'static {
     /// As in [`UnaryCall`].
     type Answer: Message + Default + Send + 'static;
 
-    /// The lockRef that it is about.
+    /// The lockRef of the call.
     fn lock_ref(&self) -> &str;
     /// Its number.
     fn call_no(&self) -> u64;

@@ -12,9 +12,9 @@ use crate::engine::{Engine, EngineError};
 use crate::limits::Limits;
 use crate::lock::{EntryName, SessionId};
 use crate::rpc::parse::{self, Invalid};
-use crate::rpc::peer::proto::Method;
+use crate::rpc::peer_proto::Method;
 
-/// By whom something is ended and why, as they say.
+/// The operator and the reason of a forced end, in their words.
 #[derive(Debug)]
 pub struct Words {
     /// May be empty.
@@ -41,6 +41,7 @@ pub struct ForceRelease {
 
 impl UnaryCall for ForceRelease {
     const METHOD: Method = Method::ForceRelease;
+    const CHANGES: bool = true;
     type Ask = ForceReleaseRequest;
     type Answer = ForceReleaseResponse;
 
@@ -56,10 +57,6 @@ impl UnaryCall for ForceRelease {
 
     fn needs(&self) -> Verbs {
         Verb::Admin.into()
-    }
-
-    fn changes(&self) -> bool {
-        true
     }
 
     fn ask(&self) -> Cow<'_, ForceReleaseRequest> {
@@ -95,6 +92,7 @@ pub struct EndSession {
 
 impl UnaryCall for EndSession {
     const METHOD: Method = Method::EndSession;
+    const CHANGES: bool = true;
     type Ask = EndSessionRequest;
     type Answer = EndSessionResponse;
 
@@ -114,10 +112,6 @@ impl UnaryCall for EndSession {
 
     fn needs(&self) -> Verbs {
         Verb::Admin.into()
-    }
-
-    fn changes(&self) -> bool {
-        true
     }
 
     fn ask(&self) -> Cow<'_, EndSessionRequest> {
@@ -145,7 +139,7 @@ impl ByForce for EndSession {
 
 /// What ends something of somebody else, and is in the audit log.
 pub trait ByForce: UnaryCall {
-    /// By whom and why.
+    /// The operator and the reason.
     fn words(&self) -> &Words;
 
     /// Whether there was nothing to end any more.

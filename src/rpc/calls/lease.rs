@@ -1,4 +1,4 @@
-//! The calls on what keeps entries alive: OpenSession, RenewSession, one message of a KeepAlive, CloseSession.
+//! The calls on leases: OpenSession, RenewSession, one message of a KeepAlive, CloseSession.
 
 use std::borrow::Cow;
 
@@ -9,16 +9,15 @@ use fermata_proto::{
 use tonic::Status;
 
 use super::{CallContext, Target, UnaryCall};
-use crate::access::{Verb, Verbs};
 use crate::engine::{Engine, EngineError, LeaseId, SessionCall};
 use crate::lock::{Secret, SessionId};
 use crate::rpc::parse::{self, Invalid};
-use crate::rpc::peer::proto::Method;
+use crate::rpc::peer_proto::Method;
 use crate::rpc::{answer, status};
 
 /// Opens a session, or finds it.
 pub struct OpenSession {
-    /// With its request_id, so that it is one call wherever it is made.
+    /// With its request_id, so that it is one call at any home.
     ask: OpenSessionRequest,
     secret: Secret,
     call: SessionCall,
@@ -26,6 +25,7 @@ pub struct OpenSession {
 
 impl UnaryCall for OpenSession {
     const METHOD: Method = Method::OpenSession;
+    const CHANGES: bool = true;
     type Ask = OpenSessionRequest;
     type Answer = OpenSessionResponse;
 
@@ -50,14 +50,6 @@ impl UnaryCall for OpenSession {
 
     fn target(&self) -> Target {
         Target::Session(self.call.id)
-    }
-
-    fn needs(&self) -> Verbs {
-        Verb::Lock.into()
-    }
-
-    fn changes(&self) -> bool {
-        true
     }
 
     fn ask(&self) -> Cow<'_, OpenSessionRequest> {
@@ -95,10 +87,6 @@ impl UnaryCall for RenewSession {
         Target::from(&self.lease)
     }
 
-    fn needs(&self) -> Verbs {
-        Verb::Lock.into()
-    }
-
     fn ask(&self) -> Cow<'_, RenewSessionRequest> {
         Cow::Borrowed(&self.ask)
     }
@@ -121,7 +109,7 @@ pub struct KeepAlive {
 }
 
 impl KeepAlive {
-    /// The session that it is for, unless it is for a lockRef without one.
+    /// The session of the lease, unless it is that of a lockRef.
     pub fn session(&self) -> Option<SessionId> {
         match &self.lease {
             LeaseId::Session(session) => Some(*session),
@@ -129,7 +117,7 @@ impl KeepAlive {
         }
     }
 
-    /// The answer of a lease that has ended; with no reason: of one of which nothing can be said now.
+    /// The answer for a lease that has ended; without a reason: for a lease of unknown state.
     pub fn nothing_safe(&self, reason: EndReason) -> KeepAliveResponse {
         KeepAliveResponse {
             session: self.ask.session.clone(),
@@ -156,10 +144,6 @@ impl UnaryCall for KeepAlive {
         Target::from(&self.lease)
     }
 
-    fn needs(&self) -> Verbs {
-        Verb::Lock.into()
-    }
-
     fn ask(&self) -> Cow<'_, KeepAliveRequest> {
         Cow::Borrowed(&self.ask)
     }
@@ -176,19 +160,11 @@ impl UnaryCall for KeepAlive {
         })
     }
 
-    /// Wherever it was found out that the lease has ended, that is an answer.
+    /// At any home the end of a lease is an answer.
     fn failed(&self, error: EngineError) -> Result<KeepAliveResponse, Status> {
         match how_ended(&error) {
             Some(reason) => Ok(self.nothing_safe(reason)),
             None => Err(status::of_engine(&error)),
-        }
-    }
-
-    /// That is of another life of its key: whatever ended it is not kept, and the other renewals must go on.
-    fn refused(&self, refusal: Status) -> Result<KeepAliveResponse, Status> {
-        match status::is_never_issued(&refusal) {
-            true => Ok(self.nothing_safe(EndReason::NoLongerKept)),
-            false => Err(refusal),
         }
     }
 }
@@ -201,6 +177,7 @@ pub struct CloseSession {
 
 impl UnaryCall for CloseSession {
     const METHOD: Method = Method::CloseSession;
+    const CHANGES: bool = true;
     type Ask = CloseSessionRequest;
     type Answer = CloseSessionResponse;
 
@@ -211,14 +188,6 @@ impl UnaryCall for CloseSession {
 
     fn target(&self) -> Target {
         Target::Session(self.session)
-    }
-
-    fn needs(&self) -> Verbs {
-        Verb::Lock.into()
-    }
-
-    fn changes(&self) -> bool {
-        true
     }
 
     fn ask(&self) -> Cow<'_, CloseSessionRequest> {
@@ -234,7 +203,7 @@ impl UnaryCall for CloseSession {
     }
 }
 
-/// How a lease ended, where that is what an error says; `None` where it says nothing about the lease.
+/// The end of a lease by an error; `None` if the error is about something else.
 fn how_ended(error: &EngineError) -> Option<EndReason> {
     match error {
         EngineError::SessionEnded => Some(EndReason::SessionClosed),
@@ -243,9 +212,9 @@ fn how_ended(error: &EngineError) -> Option<EndReason> {
         }
         // Its holder gives it back already.
         EngineError::Releasing | EngineError::ReleasingDuringWrite => Some(EndReason::Released),
-        // Its refusal is noted before it becomes an answer.
-        EngineError::NeverIssued
-        | EngineError::UnknownTable(_)
+        // It is of another life of its key, whose end is not kept.
+        EngineError::NeverIssued => Some(EndReason::NoLongerKept),
+        EngineError::UnknownTable(_)
         | EngineError::GrantSuperseded
         | EngineError::SupersededDuringWrite
         | EngineError::NoGrant
@@ -290,6 +259,7 @@ mod tests {
                 EngineError::Ended(EndedAs::Lost(crate::lock::EndReason::Expired)),
                 EndReason::Expired,
             ),
+            (EngineError::NeverIssued, EndReason::NoLongerKept),
         ] {
             let renewal = renewal();
             let answer = renewal.failed(error).unwrap();
@@ -297,18 +267,6 @@ mod tests {
             assert_eq!(answer.valid_for, Some(prost_types::Duration::default()));
             assert_eq!((answer.session, answer.ttl), (renewal.ask.session, None));
         }
-    }
-
-    #[test]
-    fn a_lock_ref_of_another_life_of_its_key_is_an_answer_once_its_refusal_was_seen() {
-        let refusal = renewal().failed(EngineError::NeverIssued).unwrap_err();
-        assert!(status::is_never_issued(&refusal));
-        let answer = renewal().refused(refusal).unwrap();
-        assert_eq!(answer.reason(), EndReason::NoLongerKept);
-        let other = renewal()
-            .refused(tonic::Status::unavailable("no"))
-            .unwrap_err();
-        assert_eq!(other.code(), tonic::Code::Unavailable);
     }
 
     #[test]

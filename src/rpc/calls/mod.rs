@@ -1,12 +1,13 @@
-//! The unary calls that another replica may have to serve, each as a value: parsed once, made here on the
-//! engine, or passed on as the message that it came as.
+//! The unary calls that another replica may serve, each as a value: parsed once, made on the engine here, or forwarded as the
+//! message that came.
 //!
-//! Where a call is made is not decided here but in [`super::route`].
+//! The home of a call is chosen in [`super::route`].
 
 mod create;
 mod entry;
 mod force;
 mod lease;
+mod served;
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -22,37 +23,38 @@ pub use create::CreateLockRef;
 pub use entry::{AcquireLock, CriticalDelete, CriticalGet, CriticalPut, ReleaseLock};
 pub use force::{ByForce, EndSession, ForceRelease, Words};
 pub use lease::{CloseSession, KeepAlive, OpenSession, RenewSession};
+pub use served::Served;
 
 use super::deadline::Deadline;
 use super::parse::Invalid;
 use super::status;
-use crate::access::{Login, Verbs};
+use crate::access::{Login, Verb, Verbs};
 use crate::clock::Ids;
 use crate::engine::{Engine, EngineError, LeaseId};
 use crate::limits::Limits;
 use crate::lock::{EntryName, KeyId, LockRef, NameHash, SessionId};
 use crate::rpc::budget::Account;
-use crate::rpc::peer::proto::Method;
+use crate::rpc::peer_proto::Method;
 
-/// What is known of a call beside its message.
+/// The context of a call beside its message.
 #[derive(Clone)]
 pub struct CallContext {
-    /// When it came in, and how long its caller listens.
+    /// Its arrival, and how long its caller listens.
     pub deadline: Deadline,
-    /// Who asks.
+    /// The caller.
     pub login: Login,
-    /// The zone that it comes from: as its caller says, else that of the replica that was asked. May be empty.
+    /// The zone of the caller, as it says itself, else that of the asked replica. May be empty.
     pub zone: Arc<str>,
     /// The limits in force.
     pub limits: Arc<Limits>,
-    /// The connection that it came on; `None`: another replica passed it on.
+    /// Its connection; `None` for a forwarded call.
     pub connection: Option<Arc<Account>>,
     /// Makes the request_ids that callers leave out.
     pub ids: Arc<dyn Ids>,
 }
 
 impl CallContext {
-    /// Who asks, as far as the server knows; empty where it does not.
+    /// The identity of the caller; empty without one.
     pub fn identity(&self) -> &str {
         &self.login.identity
     }
@@ -63,7 +65,7 @@ impl CallContext {
     }
 }
 
-/// What a call is about: says which replica has it.
+/// The target of a call, which decides its home.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Target {
     /// A key.
@@ -86,7 +88,7 @@ impl From<&LeaseId> for Target {
 }
 
 impl Target {
-    /// The key that it is about, unless it is about a session.
+    /// The key of the target, unless it is a session.
     pub fn key_id(&self) -> Option<KeyId> {
         match self {
             Target::Key(id) => Some(id.clone()),
@@ -96,7 +98,7 @@ impl Target {
         }
     }
 
-    /// What its key is ranked by, unless it is about a session.
+    /// The hash that ranks the key, unless it is a session.
     pub fn name_hash(&self) -> Option<NameHash> {
         self.key_id().map(|id| id.name_hash())
     }
@@ -116,15 +118,17 @@ impl Target {
 pub trait UnaryCall: Sized + Send + Sync + 'static {
     /// Its name between replicas.
     const METHOD: Method;
+    /// It makes or ends an entry, or a session: once one replica may have done so, the refusal of another one says nothing.
+    const CHANGES: bool = false;
     /// Its request.
     type Ask: Message + Default + Clone + Send + 'static;
     /// Its answer.
     type Answer: Message + Default + Send + 'static;
 
-    /// Checks a request. Nothing was changed where that fails.
+    /// Checks a request. Nothing was changed if that fails.
     fn parse(ask: Self::Ask, context: &CallContext) -> Result<Self, Invalid>;
 
-    /// What it is about.
+    /// Its target.
     fn target(&self) -> Target;
 
     /// When it must be answered.
@@ -132,20 +136,17 @@ pub trait UnaryCall: Sized + Send + Sync + 'static {
         context.answer_by()
     }
 
-    /// What its caller must be allowed to do to that.
-    fn needs(&self) -> Verbs;
+    /// The permissions that its caller needs on the target.
+    fn needs(&self) -> Verbs {
+        Verb::Lock.into()
+    }
 
-    /// It writes a value: what may have been done is not done once more.
+    /// It writes a value: it may not be made twice.
     fn is_write(&self) -> bool {
         false
     }
 
-    /// It makes or ends an entry, or a session: where one replica may have done so, that another one refuses says nothing.
-    fn changes(&self) -> bool {
-        false
-    }
-
-    /// What its caller hears once it is too late for an answer.
+    /// The status once it is too late for an answer.
     fn late(&self) -> Status {
         status::late(self.is_write())
     }
@@ -158,14 +159,9 @@ pub trait UnaryCall: Sized + Send + Sync + 'static {
     /// The request as another replica is to see it.
     fn ask(&self) -> Cow<'_, Self::Ask>;
 
-    /// What its caller hears where the engine did not do it, here or on the way to wherever it is done.
+    /// The answer or status for an error of the engine, here or at the home.
     fn failed(&self, error: EngineError) -> Result<Self::Answer, Status> {
         Err(status::of_engine(&error))
-    }
-
-    /// What its caller hears where it was refused, wherever that was.
-    fn refused(&self, refusal: Status) -> Result<Self::Answer, Status> {
-        Err(refusal)
     }
 
     /// Makes it on the engine of this replica.

@@ -4,16 +4,14 @@ use fermata_proto::{self as proto, DescribeLockRequest, DescribeLockResponse};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{KeySources, asked_within};
+use super::asked_within;
 use crate::engine::{Described, Engine, EngineError, Presence};
 use crate::limits::Limits;
-use crate::lock::{Fence, KeyId, ReplicaId, Seq, SessionId};
+use crate::lock::{Fence, KeyId, Seq, SessionId};
 use crate::rpc::answer;
-use crate::rpc::page::{self, Filling, Listing};
+use crate::rpc::page::{self, Listing};
 use crate::rpc::parse::{self, Invalid};
-
-/// How many homes are asked, one after the other, while the key goes from one to the next.
-const HOMES_MAX: usize = 3;
+use crate::rpc::route::Router;
 
 /// A DescribeLock, parsed.
 #[derive(Debug)]
@@ -29,7 +27,7 @@ impl DescribeLock {
     /// Parses its request.
     pub fn parse(ask: DescribeLockRequest, limits: &Limits) -> Result<DescribeLock, Invalid> {
         let id = parse::key_id(&ask.key, &ask.table, limits)?;
-        let size = page::size(ask.page_size, page::SIZE_DEFAULT, limits)?;
+        let size = page::size(ask.page_size, limits)?;
         let listing = Listing::new("DescribeLock", &[id.table.as_str(), id.key.as_str()]);
         let after = listing.after::<u64>(&ask.page_token)?.map(Seq);
         Ok(DescribeLock {
@@ -46,54 +44,36 @@ impl DescribeLock {
         &self.id
     }
 
-    /// Shows the key from the memory of its home; where that cannot be asked in time, as its row says.
+    /// Shows the key from the memory of its home, or from its row if the home does not answer in time.
     pub async fn answer(
         &self,
-        sources: &KeySources,
+        router: &Router,
         answer_by: Instant,
     ) -> Result<DescribeLockResponse, EngineError> {
-        let mut asked: Option<ReplicaId> = None;
-        for _ in 0..HOMES_MAX {
-            if let Some(shown) = self.answer_here(&sources.engine)? {
-                return Ok(shown);
-            }
-            let row = sources.engine.describe_row(&self.id).await?;
-            let home = row.home.as_ref().map(|home| home.id);
-            // It was asked, and has nothing of the key in memory.
-            if home.is_none() || home == asked {
-                return Ok(self.shown(&row));
-            }
-            asked = home;
-            let peer = match home.map(|home| sources.engine.presence(home)) {
-                Some(Presence::Live(peer)) => peer,
-                // It may have become the home meanwhile.
-                Some(Presence::Local) => continue,
-                Some(Presence::Suspected | Presence::Down | Presence::Unsure) | None => {
-                    return Ok(self.shown(&row));
-                }
-            };
-            let Some(peers) = &sources.peers else {
-                return Ok(self.shown(&row));
-            };
+        if let Some(shown) = self.answer_here(router.engine())? {
+            return Ok(shown);
+        }
+        let row = router.engine().describe_row(&self.id).await?;
+        let home = row.home.as_ref();
+        let home = home.map(|home| router.engine().presence(home.id));
+        if let (Some(Presence::Live(peer)), Some(peers)) = (home, router.peers()) {
             let asking = peers.describe_key(&peer, &self.ask, asked_within(answer_by));
             match asking.await {
                 Ok(Some(mut shown)) => {
-                    fill_in_leases(&sources.engine, &mut shown);
+                    fill_in_leases(router.engine(), &mut shown);
                     return Ok(shown);
                 }
-                // The row may name another one by now.
+                // It has no memory of the key, or the key changed its home meanwhile.
                 Ok(None) => {}
                 Err(why) => {
                     tracing::debug!(replica = %peer.id, why, "the home of a key did not describe it");
-                    return Ok(self.shown(&row));
                 }
             }
         }
-        let row = sources.engine.describe_row(&self.id).await?;
         Ok(self.shown(&row))
     }
 
-    /// Shows the key from the memory of this replica; `None` where it does not serve the key.
+    /// Shows the key from the memory of this replica; `None` if it does not serve the key.
     pub fn answer_here(
         &self,
         engine: &Engine,
@@ -103,21 +83,11 @@ impl DescribeLock {
     }
 
     fn shown(&self, described: &Described) -> DescribeLockResponse {
-        let mut waiters = Filling::new();
-        let mut last = None;
-        let mut more = false;
-        for (index, waiter) in answer::waiters(described, self.after).enumerate() {
-            let seq = waiter.seq;
-            more = index >= self.size || !waiters.push(waiter);
-            if more {
-                break;
-            }
-            last = Some(seq);
-        }
-        let next_page_token = match last {
-            Some(seq) if more => self.listing.token(&seq.to_string()),
-            Some(_) | None => String::new(),
-        };
+        let (waiters, more) = page::fill(answer::waiters(described, self.after), self.size);
+        let last = waiters.last().filter(|_| more);
+        let next_page_token = last.map_or_else(String::new, |last| {
+            self.listing.token(&last.seq.to_string())
+        });
         let state = &described.state;
         // The fence is the grant, or more after it was extended; without a holder only it is kept.
         let last_fencing_token = if state.grant == Fence::NONE {
@@ -130,7 +100,7 @@ impl DescribeLock {
             table: self.id.table.to_string(),
             key: self.id.key.to_string(),
             holders: answer::holder(described).into_iter().collect(),
-            waiters: waiters.entries(),
+            waiters,
             waiter_count: answer::waiter_count(state),
             unsynced: state.unsynced,
             last_fencing_token,

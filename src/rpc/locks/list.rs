@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use fermata_proto::{ListLocksRequest, ListLocksResponse};
+use fermata_proto::{ListLocksRequest, ListLocksResponse, LockSummary};
 use futures_util::{StreamExt as _, stream};
+use prost::Message as _;
 use tokio::time::Instant;
 use tracing::Span;
 use tracing::field::display;
 
 use super::describe::fill_in_lease;
 use super::merge::{ListedKey, ListedRow, OfHome, merge};
-use super::{KeySources, asked_within};
+use super::{ASKED_AT_ONCE, asked_within};
 use crate::access::Scope;
 use crate::engine::{Described, EngineError, KeyFilter, Page, Peer, ServedKeys};
 use crate::limits::Limits;
@@ -18,11 +19,8 @@ use crate::lock::{Key, ReplicaId};
 use crate::rpc::answer;
 use crate::rpc::page::{self, Listing};
 use crate::rpc::parse::{self, Invalid};
-
-/// How many replicas are asked at once.
-const ASKED_AT_ONCE: usize = 64;
-/// How many bytes of keys one of them is asked about.
-const ROWS_BYTES_MAX: usize = 2 * 1024 * 1024;
+use crate::rpc::peer_proto::{ListKeysResponse, ServedKey};
+use crate::rpc::route::Router;
 
 /// A ListLocks, parsed.
 #[derive(Debug)]
@@ -37,7 +35,7 @@ impl ListLocks {
     pub fn parse(ask: ListLocksRequest, limits: &Limits) -> Result<ListLocks, Invalid> {
         let table = parse::table(&ask.table)?;
         Span::current().record("table", display(&table));
-        let size = page::size(ask.page_size, page::SIZE_DEFAULT, limits)?;
+        let size = page::size(ask.page_size, limits)?;
         let prefix = parse::key_prefix(ask.key_prefix, limits)?;
         let contended = if ask.contended { "contended" } else { "all" };
         let listing = Listing::new("ListLocks", &[table.as_str(), &prefix, contended]);
@@ -54,7 +52,7 @@ impl ListLocks {
         })
     }
 
-    /// Of which keys it tells.
+    /// The listed keys.
     pub fn scope(&self) -> Scope<'_> {
         Scope::Prefix(&self.filter.table, &self.filter.prefix)
     }
@@ -62,24 +60,24 @@ impl ListLocks {
     /// Lists the keys: with write-back as the live replicas have them, as far as they answer in time.
     pub async fn answer(
         &self,
-        sources: &KeySources,
+        router: &Router,
         answer_by: Instant,
     ) -> Result<ListLocksResponse, EngineError> {
         // The rest of the time is for the homes, and for the last look at the rows, which takes as long as it takes.
         let within = answer_by.saturating_duration_since(Instant::now()) / 4;
-        let rows = sources.engine.list_rows(&self.filter, self.size, within);
+        let rows = router.engine().list_rows(&self.filter, self.size, within);
         let rows = rows.await?;
-        let listed = match sources.engine.is_write_back(&self.filter.table) {
+        let listed = match router.engine().is_write_back(&self.filter.table) {
             false => Page {
                 items: rows.items.iter().map(ListedKey::of).collect(),
                 next: rows.next.map(|key| key.to_string()),
             },
             true => {
-                let homes = self.homes(sources, &rows, answer_by).await?;
+                let homes = self.homes(router, &rows, answer_by).await?;
                 let mut listed = merge(self.rows(rows), homes, self.size);
                 for key in &mut listed.items {
                     if let Some(holder) = &mut key.summary.holder {
-                        fill_in_lease(&sources.engine, holder);
+                        fill_in_lease(router.engine(), holder);
                     }
                 }
                 listed
@@ -104,26 +102,26 @@ impl ListLocks {
         }
     }
 
-    /// What each live replica has in memory, after the rows were read: what ended before, no home lists.
+    /// The memory of each live replica, read after the rows: no home lists a key whose entries ended before.
     async fn homes(
         &self,
-        sources: &KeySources,
+        router: &Router,
         rows: &Page<Described, Key>,
         answer_by: Instant,
     ) -> Result<Vec<OfHome>, EngineError> {
-        let here = sources.engine.replica();
+        let here = router.engine().replica();
         let named = rows_of(here, rows);
-        let served = sources.engine.list_here(&self.filter, self.size, &named);
+        let served = router.engine().list_here(&self.filter, self.size, &named);
         let mut homes = vec![OfHome::of(here, &named, &served.await?)];
-        let Some(peers) = &sources.peers else {
+        let Some(peers) = router.peers() else {
             return Ok(homes);
         };
         let within = asked_within(answer_by);
-        let asked = sources.engine.live_peers()?.into_iter();
+        let asked = router.engine().live_peers()?.into_iter();
         let asked = asked.map(|peer: Arc<Peer>| async move {
             let named = rows_of(peer.id, rows);
             let answered = peers.list_keys(&peer, &self.filter, self.size, &named, within);
-            answered.await
+            OfHome::told(peer.id, &named, answered.await?)
         });
         let mut answered = stream::iter(asked).buffer_unordered(ASKED_AT_ONCE);
         while let Some(one) = answered.next().await {
@@ -133,17 +131,11 @@ impl ListLocks {
     }
 }
 
-/// The keys whose rows name this home, as far as one message takes them: of the others it is not asked whether they are listed
-/// rightly.
+/// The keys whose rows name this home.
 fn rows_of(home: ReplicaId, rows: &Page<Described, Key>) -> Vec<Key> {
     let names = |row: &&Described| row.home.as_ref().is_some_and(|of| of.id == home);
-    let named = rows.items.iter().filter(names).map(|row| &row.id.key);
-    let mut bytes = 0;
-    let fits = |key: &&Key| {
-        bytes += key.as_str().len();
-        bytes <= ROWS_BYTES_MAX
-    };
-    named.take_while(fits).cloned().collect()
+    let named = rows.items.iter().filter(names);
+    named.map(|row| row.id.key.clone()).collect()
 }
 
 impl ListedKey {
@@ -157,6 +149,26 @@ impl ListedKey {
 }
 
 impl OfHome {
+    /// The answer of a home about the keys whose rows name it; `None` if it cannot be read.
+    fn told(home: ReplicaId, named: &[Key], told: ListKeysResponse) -> Option<OfHome> {
+        let listed = |key: ServedKey| {
+            let summary = LockSummary::decode(key.summary).ok()?;
+            let term = key.term;
+            Some(ListedKey { term, summary })
+        };
+        let items: Option<Vec<ListedKey>> = told.keys.into_iter().map(listed).collect();
+        let left_out = told.left_out.into_iter();
+        let left_out = left_out.filter_map(|at| named.get(usize::try_from(at).ok()?));
+        Some(OfHome {
+            home,
+            keys: Page {
+                items: items?,
+                next: Some(told.next).filter(|next| !next.is_empty()),
+            },
+            left_out: left_out.map(Key::to_string).collect(),
+        })
+    }
+
     fn of(home: ReplicaId, named: &[Key], served: &ServedKeys) -> OfHome {
         let left_out = served.left_out.iter().filter_map(|at| named.get(*at));
         OfHome {

@@ -1,4 +1,4 @@
-//! One page of keys out of what their rows say and what their homes have in memory. Pure: asks nobody.
+//! Merges rows and the memory of homes to one page of keys. Pure: asks nobody.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use crate::lock::ReplicaId;
 /// A key that is to be listed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListedKey {
-    /// The term of the home that it is of.
+    /// The term of its home.
     pub term: u64,
     /// What is listed.
     pub summary: LockSummary,
@@ -20,7 +20,7 @@ pub struct ListedKey {
 /// A key, as its row says.
 #[derive(Clone, Debug)]
 pub struct ListedRow {
-    /// The home that it names.
+    /// Its home.
     pub home: Option<ReplicaId>,
     /// The key.
     pub key: ListedKey,
@@ -31,9 +31,9 @@ pub struct ListedRow {
 pub struct OfHome {
     /// Which replica.
     pub home: ReplicaId,
-    /// The keys that it serves, in their order. `next` is the last one where there are more.
+    /// The keys that it serves, in order. `next` is the last one if there are more.
     pub keys: Page<ListedKey, String>,
-    /// Keys whose rows name it, which it serves and does not list.
+    /// Keys that it serves and does not list, though their rows name it.
     pub left_out: BTreeSet<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What operators are shown of keys: as their homes have them in memory where these can be asked, else as their rows say.
+//! Keys as operators see them: from the memory of their homes, or from their rows if a home does not answer.
 //!
 //! [`DescribeLock`] shows one key, [`ListLocks`] lists them. What must not: changes of any kind; to be asked takes no key
 //! over.
@@ -6,32 +6,23 @@
 mod describe;
 mod list;
 mod merge;
+mod served;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 pub use describe::DescribeLock;
 pub use list::ListLocks;
-pub use merge::{ListedKey, OfHome};
+use merge::ListedKey;
+pub use served::{describe_served, list_served};
 use tokio::time::Instant;
 
-use super::peer::PeerClient;
-use crate::engine::Engine;
-
-/// How long another replica has to say what it knows.
+/// How many replicas are asked at once.
+pub const ASKED_AT_ONCE: usize = 64;
+/// How long another replica has to answer.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Where it can be asked what operators are to be shown.
-#[derive(Clone)]
-pub struct KeySources {
-    /// This replica.
-    pub engine: Engine,
-    /// The way to the others, where there are any.
-    pub peers: Option<Arc<PeerClient>>,
-}
-
-/// How long another replica has, so that the caller has its answer whatever comes of that.
-fn asked_within(answer_by: Instant) -> Duration {
+/// How long another replica has, so that the caller gets its answer in any case.
+pub fn asked_within(answer_by: Instant) -> Duration {
     let left = answer_by.saturating_duration_since(Instant::now()) / 4;
     left.min(ANSWERED_WITHIN)
 }

@@ -1,59 +1,51 @@
 //! How this replica calls others.
 //!
-//! Two connections to each, made when they are first needed: one for what takes as long as its caller likes,
-//! so that waits by the thousand never hold up a release, and one for the rest. A replica that does not answer
-//! is noticed by pings within about two seconds, and then not tried again for a while.
+//! Two connections to each replica, made on first use: one for calls that may last, so that thousands of waits never hold up a
+//! release, and one for the rest. A replica that does not answer is noticed by pings within two seconds, and then avoided for a
+//! while.
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use fermata_proto::{AcquireLockResponse, RenewLocksRequest, ReplicaActivity, WatchLockRequest};
+use parking_lot::Mutex;
 use prost::Message;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, ConnectError, Request, Status, Streaming, TimeoutExpired};
+use tonic::{Code, ConnectError, Request, Response, Status, Streaming, TimeoutExpired};
 
-use super::proto::hint_request::What;
-use super::proto::peer_client::PeerClient as Client;
-use super::proto::{
-    DescribeActivityRequest, EndSessionsRequest, ForwardRequest, ForwardResponse,
-    ForwardWatchRequest, ForwardWatchResponse, ForwardedRenewals, HandedOver, HintRequest, Method,
-    Refusal, RenewSessionRequest, RenewSessionResponse, forward_response, forward_watch_response,
-    renew_session_response,
-};
+use super::outcome::{elsewhere, home_of, refused, unable};
 use super::{
-    Dial, PeerSecret, PeerTls, connect, elsewhere, id_bytes, message_bytes_max, session_ids, unable,
+    Dial, ForwardOutcome, PeerSecret, PeerTls, connect, id_bytes, message_bytes_max, session_ids,
 };
 use crate::engine::{EngineError, KeyHome, Peer, PeerError, Peers, Renewed};
 use crate::limits::Limits;
 use crate::lock::{KeyId, ReplicaId, SessionId};
-use crate::rpc::calls::{CallContext, UnaryCall};
-use crate::rpc::route::{ForwardOutcome, Served};
+use crate::rpc::calls::{CallContext, Served, UnaryCall};
+use crate::rpc::peer_proto::hint_request::What;
+use crate::rpc::peer_proto::peer_client::PeerClient as Client;
+use crate::rpc::peer_proto::{
+    DescribeActivityRequest, EndSessionsRequest, ForwardRequest, ForwardResponse,
+    ForwardWatchRequest, ForwardWatchResponse, ForwardedRenewals, HandedOver, HintRequest, Method,
+    RenewSessionRequest, RenewSessionResponse, forward_response, forward_watch_response,
+    renew_session_response,
+};
 
-/// A replica that is cut off or paused is noticed by the others, whoever called, after this …
+/// How often other replicas are pinged, and how long each has to answer: one that is cut off or paused is noticed after both.
 pub const PING_EVERY: Duration = Duration::from_secs(1);
-/// … and this.
-pub const PING_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a replica that could not be reached is not tried again.
 const AVOID: Duration = Duration::from_secs(2);
-/// How long after that the connections to one that nobody asked for are dropped.
-const FORGET: Duration = Duration::from_secs(60);
-/// How many replicas connections are kept to.
+/// How many replicas connections are kept to, and how many hints may be in flight; further ones are dropped.
 const PEERS_MAX: usize = 256;
-/// How many hints may be in flight; further ones are dropped.
-const HINTS_MAX: usize = 256;
-/// How long a hint may take.
-const HINT: Duration = Duration::from_secs(1);
-/// How long a replica has to end what lives by sessions: it takes a second itself.
-const END_SESSIONS: Duration = Duration::from_secs(2);
+/// How long a hint may take, and the end of sessions, for which a replica takes a second itself.
+const HINT: Duration = Duration::from_secs(2);
 /// How long the engine waits for another replica's word on a session.
 const RENEW: Duration = Duration::from_secs(5);
-/// A whole message fits the window of its stream.
-const WINDOW_MIN: u32 = 1024 * 1024;
 
 /// The connections to other replicas.
 pub struct PeerClient {
@@ -85,7 +77,7 @@ impl PeerClient {
             dial: None,
             message_bytes_max: message_bytes_max(limits),
             links: Mutex::new(BTreeMap::new()),
-            hints: Arc::new(Semaphore::new(HINTS_MAX)),
+            hints: Arc::new(Semaphore::new(PEERS_MAX)),
         }
     }
 
@@ -107,17 +99,17 @@ impl PeerClient {
         }
     }
 
-    /// How replicas speak TLS to each other, where they do.
+    /// TLS between replicas, if they speak it.
     pub fn tls(&self) -> Option<&PeerTls> {
         self.tls.as_ref()
     }
 
     /// The secret of the service.
-    pub(super) fn secret(&self) -> &PeerSecret {
+    pub(in crate::rpc) fn secret(&self) -> &PeerSecret {
         &self.secret
     }
 
-    /// What another replica did; `None` where it does not say so soon.
+    /// The activity of another replica; `None` if it does not answer in time.
     pub async fn activity(
         &self,
         to: &Peer,
@@ -152,7 +144,7 @@ impl PeerClient {
         response.and_then(|response| outcome(to, response))
     }
 
-    /// Has another replica renew these lockRefs in one call: what came of each, in their order.
+    /// Has another replica renew these lockRefs in one call, and returns the outcomes in order.
     pub async fn renew_locks(
         &self,
         to: &Peer,
@@ -224,14 +216,12 @@ impl PeerClient {
             }
             Some(forward_watch_response::Outcome::Elsewhere(answer)) => elsewhere(&answer),
             Some(forward_watch_response::Outcome::Unable(answer)) => unable(answer),
-            None => ForwardOutcome::NotAsked(
-                "the answer is of a version that this replica does not know".to_owned(),
-            ),
+            None => ForwardOutcome::NotAsked("the answer is of an unknown version".to_owned()),
         }
     }
 
     pub(super) fn client(&self, to: &Peer, waits: bool) -> Result<Client<Channel>, String> {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut links = self.links.lock();
         let now = Instant::now();
         if let Some(link) = links.get_mut(&to.id)
             && link.address == to.peer_address
@@ -248,12 +238,8 @@ impl PeerClient {
             waits: self.channel(&to.peer_address)?,
             avoid_until: None,
         };
-        // Whoever could not be reached, and was not asked since, is most likely gone; and so is who had this address.
-        let is_gone = |link: &Link| {
-            link.avoid_until.is_some_and(|until| until + FORGET < now)
-                || link.address == to.peer_address
-        };
-        links.retain(|_, link| !is_gone(link));
+        // The replica that had this address before is gone.
+        links.retain(|_, link| link.address != to.peer_address);
         if links.len() >= PEERS_MAX {
             links.clear();
         }
@@ -274,11 +260,10 @@ impl PeerClient {
 
     fn channel(&self, address: &str) -> Result<Channel, String> {
         if address.is_empty() {
-            return Err("the replica announced no address for calls of other replicas".to_owned());
+            return Err("the replica announced no peer address".to_owned());
         }
-        let window = u32::try_from(self.message_bytes_max)
-            .unwrap_or(WINDOW_MIN)
-            .max(WINDOW_MIN);
+        // A whole message fits the window of its stream.
+        let window = u32::try_from(self.message_bytes_max).unwrap_or(i32::MAX as u32);
         let scheme = match self.tls {
             Some(_) => "https",
             None => "http",
@@ -289,7 +274,7 @@ impl PeerClient {
             .initial_stream_window_size(window)
             .initial_connection_window_size(window.saturating_mul(4).min(i32::MAX as u32))
             .http2_keep_alive_interval(PING_EVERY)
-            .keep_alive_timeout(PING_TIMEOUT)
+            .keep_alive_timeout(PING_EVERY)
             // Also between calls: the next one then finds out before it is sent.
             .keep_alive_while_idle(true);
         Ok(match &self.dial {
@@ -298,7 +283,7 @@ impl PeerClient {
         })
     }
 
-    /// With the secret, and what is left of its caller's time.
+    /// A request with the secret, and the rest of its caller's time.
     pub(super) fn request<T>(&self, message: T, answer_by: Option<Instant>) -> Request<T> {
         let mut request = Request::new(message);
         self.secret.show(request.metadata_mut());
@@ -308,8 +293,15 @@ impl PeerClient {
         request
     }
 
-    /// A status that is not the service's, which answers in messages.
     fn failed<A>(&self, to: &Peer, status: &Status) -> ForwardOutcome<A> {
+        match self.failure(to, status) {
+            (true, why) => ForwardOutcome::NotAsked(why),
+            (false, why) => ForwardOutcome::Unknown(why),
+        }
+    }
+
+    /// A gRPC status is a failure of the way: the service answers in messages. Whether nothing was asked, and why.
+    fn failure(&self, to: &Peer, status: &Status) -> (bool, String) {
         let why = match first_cause(status) {
             Some(cause) => format!("{}: {cause}", status.message()),
             None => status.message().to_owned(),
@@ -319,30 +311,26 @@ impl PeerClient {
         {
             tracing::warn!(replica = %to.id, address = to.peer_address, why, "another replica refuses calls");
             self.avoid(to);
-            return ForwardOutcome::NotAsked(why);
+            return (true, why);
         }
         if caused_by::<TimeoutExpired>(status) {
-            return ForwardOutcome::Unknown("its time has passed".to_owned());
+            return (false, "its time has passed".to_owned());
         }
         if status.source().is_some() {
-            // Whether it was reached before or never: the next call would wait for nothing, too.
+            // The next call would wait for nothing, too.
             self.avoid(to);
         }
-        match caused_by::<ConnectError>(status) {
-            // There was no connection, so nothing was sent.
-            true => ForwardOutcome::NotAsked(why),
-            false => ForwardOutcome::Unknown(why),
-        }
+        // Without a connection nothing was sent.
+        (caused_by::<ConnectError>(status), why)
     }
 
-    /// Tells the replica that keeps a session that its client's stream here ended. Best effort: what is lost costs
-    /// those who wait for the session its TTL. On the connection that the renewals of the stream went by, so
-    /// that it does not overtake them.
+    /// Tells the keeper of a session that its client's stream here ended. Best effort: if the hint is lost, the session lives for
+    /// its TTL. It takes the connection of the stream's renewals, so that it does not overtake them.
     pub fn session_disconnected(&self, to: &Peer, session: SessionId) {
         self.send_hint(to, What::SessionDisconnected(id_bytes(session.0)));
     }
 
-    /// In a bounded way: what is too much is dropped.
+    /// Beyond the bound hints are dropped.
     fn send_hint(&self, to: &Peer, what: What) {
         let Ok(in_flight) = Arc::clone(&self.hints).try_acquire_owned() else {
             return;
@@ -363,25 +351,33 @@ impl PeerClient {
         self.request(message, Some(Instant::now() + HINT))
     }
 
-    /// As [`PeerClient::failed`], for what the engine asks.
+    /// The answer to a request of the engine, within the time of a hint.
+    async fn answered<A>(
+        &self,
+        to: &Peer,
+        call: impl Future<Output = Result<Response<A>, Status>>,
+    ) -> Result<A, PeerError> {
+        match timeout(HINT, call).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => Err(self.unreachable(to, &status)),
+            Err(_) => Err(PeerError::Unreachable("no answer in time".to_owned())),
+        }
+    }
+
+    /// As [`PeerClient::failed`], for a request of the engine.
     fn unreachable(&self, to: &Peer, status: &Status) -> PeerError {
-        PeerError::Unreachable(match self.failed::<()>(to, status) {
-            ForwardOutcome::NotAsked(why) | ForwardOutcome::Unknown(why) => why,
-            ForwardOutcome::Answered(())
-            | ForwardOutcome::Refused(_)
-            | ForwardOutcome::Elsewhere { .. } => status.message().to_owned(),
-        })
+        PeerError::Unreachable(self.failure(to, status).1)
     }
 
     fn avoid(&self, to: &Peer) {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut links = self.links.lock();
         if let Some(link) = links.get_mut(&to.id) {
             link.avoid_until = Some(Instant::now() + AVOID);
         }
     }
 }
 
-/// A call as it is passed on.
+/// A call as it is forwarded.
 fn forwarded(
     to: &Peer,
     method: Method,
@@ -401,7 +397,7 @@ fn forwarded(
     }
 }
 
-/// What came of a call that was passed on.
+/// The outcome of a forwarded call.
 fn outcome<A: Message + Default>(
     to: &Peer,
     response: ForwardResponse,
@@ -423,9 +419,7 @@ fn outcome<A: Message + Default>(
         }
         Some(forward_response::Outcome::Elsewhere(answer)) => elsewhere(&answer),
         Some(forward_response::Outcome::Unable(answer)) => unable(answer),
-        None => ForwardOutcome::Unknown(
-            "the answer is of a version that this replica does not know".to_owned(),
-        ),
+        None => ForwardOutcome::Unknown("the answer is of an unknown version".to_owned()),
     }
 }
 
@@ -446,14 +440,6 @@ fn first_cause(status: &Status) -> Option<String> {
         cause = deeper;
     }
     Some(cause.to_string())
-}
-
-fn refused(refusal: Refusal) -> Status {
-    Status::with_details(
-        Code::from_i32(refusal.code),
-        refusal.message,
-        refusal.details,
-    )
 }
 
 #[async_trait]
@@ -480,22 +466,15 @@ impl Peers for PeerClient {
         let message = EndSessionsRequest {
             sessions: sessions.iter().map(|one| id_bytes(one.0)).collect(),
         };
-        let request = self.request(message, Some(Instant::now() + END_SESSIONS));
-        match timeout(END_SESSIONS, client.end_sessions(request)).await {
-            Ok(Ok(answer)) => Ok(session_ids(&answer.into_inner().left)),
-            Ok(Err(status)) => Err(self.unreachable(to, &status)),
-            Err(_) => Err(PeerError::Unreachable("it said nothing in time".to_owned())),
-        }
+        let request = self.request(message, Some(Instant::now() + HINT));
+        let answer = self.answered(to, client.end_sessions(request)).await?;
+        Ok(session_ids(&answer.left))
     }
 
     async fn leaving(&self, to: &Peer, id: ReplicaId) -> Result<(), PeerError> {
         let mut client = self.client(to, false).map_err(PeerError::Unreachable)?;
         let request = self.hint_request(What::Leaving(id_bytes(id.0)));
-        match timeout(HINT, client.hint(request)).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(status)) => Err(self.unreachable(to, &status)),
-            Err(_) => Err(PeerError::Unreachable("it said nothing in time".to_owned())),
-        }
+        self.answered(to, client.hint(request)).await.map(drop)
     }
 
     async fn renew_session(&self, to: &Peer, session: SessionId) -> Result<Renewed, PeerError> {
@@ -514,11 +493,7 @@ impl Peers for PeerClient {
 
 fn renewed(response: RenewSessionResponse) -> Result<Renewed, PeerError> {
     use renew_session_response::Outcome;
-    let words = || {
-        PeerError::Unreachable(
-            "the answer is of a version that this replica does not know".to_owned(),
-        )
-    };
+    let words = || PeerError::Unreachable("the answer is of an unknown version".to_owned());
     match response.outcome.ok_or_else(words)? {
         Outcome::Renewed(renewed) => {
             let span = |span: Option<prost_types::Duration>| span.and_then(|s| s.try_into().ok());
@@ -533,16 +508,11 @@ fn renewed(response: RenewSessionResponse) -> Result<Renewed, PeerError> {
             }
         }
         Outcome::Ended(_) => Err(PeerError::Refused(EngineError::SessionEnded)),
-        Outcome::Elsewhere(answer) => match elsewhere::<()>(&answer) {
-            ForwardOutcome::Elsewhere { home, version } => {
-                let error = EngineError::Elsewhere { home, version };
-                Err(PeerError::Refused(error))
-            }
-            ForwardOutcome::Answered(())
-            | ForwardOutcome::Refused(_)
-            | ForwardOutcome::NotAsked(_)
-            | ForwardOutcome::Unknown(_) => Err(words()),
-        },
+        Outcome::Elsewhere(answer) => {
+            let home = home_of(&answer).ok_or_else(words)?;
+            let version = answer.version;
+            Err(PeerError::Refused(EngineError::Elsewhere { home, version }))
+        }
         Outcome::Exhausted(answer) => Err(PeerError::Refused(EngineError::Exhausted {
             what: "lock_refs_per_session_max",
             limit: answer.limit,

@@ -1,5 +1,5 @@
-//! A connection to another replica: TCP, and TLS on it where that is on. What an operator must put right is logged
-//! here; the rest is for whoever calls.
+//! A connection to another replica: TCP, with or without TLS. Faults that an operator must mend are logged here; the rest is for
+//! the caller.
 
 use std::io;
 use std::sync::Arc;
@@ -17,10 +17,8 @@ use tower::{BoxError, ServiceExt as _, service_fn};
 
 use super::PeerTls;
 
-/// How long a connection may take to be made.
+/// How long a connection may take to be made. TLS goes there and back twice more, and has as much for each.
 const CONNECT: Duration = Duration::from_millis(500);
-/// TLS goes there and back twice more.
-const SECURE: Duration = Duration::from_millis(1000);
 
 /// Bytes to and from a replica, with TLS or without.
 pub trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -48,7 +46,7 @@ pub(super) fn lazily(endpoint: Endpoint, tls: Option<PeerTls>) -> Channel {
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(CONNECT));
     let within = match tls {
-        Some(_) => CONNECT + SECURE,
+        Some(_) => 3 * CONNECT,
         None => CONNECT,
     };
     let connector = service_fn(move |at: Uri| connected(tcp.clone(), tls.clone(), at));

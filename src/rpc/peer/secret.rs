@@ -1,11 +1,11 @@
 //! The secret that all replicas of one service know.
 
 use std::fmt;
-use std::hint::black_box;
 
+use aws_lc_rs::constant_time::verify_slices_are_equal;
 use tonic::metadata::{BinaryMetadataKey, BinaryMetadataValue, MetadataMap, MetadataValue};
 
-/// The metadata that carries it.
+/// The metadata with the secret.
 const NAME: &str = "fermata-peer-secret-bin";
 
 /// The secret. Whoever knows it and reaches a replica can take every lock.
@@ -31,7 +31,7 @@ impl PeerSecret {
     /// The most bytes.
     pub const BYTES_MAX: usize = 1024;
 
-    /// What a file holds, without the white space around it.
+    /// The text of a file, without the white space around it.
     pub fn parse(text: &str) -> Result<PeerSecret, SecretError> {
         let bytes = text.trim().as_bytes();
         match (Self::BYTES_MIN..=Self::BYTES_MAX).contains(&bytes.len()) {
@@ -48,7 +48,7 @@ impl PeerSecret {
     }
 
     /// Whether a request shows it, once.
-    pub(super) fn is_shown(&self, metadata: &MetadataMap) -> bool {
+    pub(in crate::rpc) fn is_shown(&self, metadata: &MetadataMap) -> bool {
         let mut shown = metadata.get_all_bin(NAME).iter();
         let first = shown.next().map(MetadataValue::to_bytes);
         match (first, shown.next()) {
@@ -57,14 +57,8 @@ impl PeerSecret {
         }
     }
 
-    /// Takes as long wherever the two differ.
     fn is(&self, given: &[u8]) -> bool {
-        let difference = self
-            .0
-            .iter()
-            .zip(given)
-            .fold(0, |found, (a, b)| black_box(found | (a ^ b)));
-        black_box(difference) == 0 && self.0.len() == given.len()
+        verify_slices_are_equal(&self.0, given).is_ok()
     }
 }
 

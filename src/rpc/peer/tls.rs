@@ -1,10 +1,11 @@
-//! TLS between replicas: each shows a certificate of the CA that all of them trust, whoever calls whom.
+//! TLS between replicas: both sides show a certificate of the same CA.
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use fermata_tls::{self as tls, FileError};
+use parking_lot::RwLock;
 use rustls::pki_types::ServerName;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ServerConfig};
@@ -13,12 +14,12 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// What is spoken inside.
-const HTTP2: &[u8] = b"h2";
+const HTTP2: &str = "h2";
 
-/// The files with who is trusted, and with who this replica is, as PEM.
+/// The files of the CA and of this replica, as PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerTlsFiles {
-    /// The certificates that those of all replicas must be signed by.
+    /// The certificates of the CA that signs those of all replicas.
     pub ca_file: PathBuf,
     /// The certificate of this replica, for the name or address that others reach it at.
     pub cert_file: PathBuf,
@@ -37,7 +38,7 @@ impl PeerTlsFiles {
 
 /// How a replica speaks TLS to others, in both directions.
 ///
-/// Certificates are replaced while it runs: a handshake takes those that are in force when it begins.
+/// Certificates are replaced while it runs: a handshake takes those in force at its begin.
 #[derive(Clone)]
 pub struct PeerTls {
     files: PeerTlsFiles,
@@ -59,17 +60,15 @@ impl PeerTls {
         })
     }
 
-    /// Reads the files again. Once what this gives is called, what they say is in force. Fails where one cannot be used, or they
-    /// do not go together.
+    /// Reads the files again, and returns what puts them in force. Fails if one cannot be used, or they do not belong together.
     pub fn read_again(&self) -> Result<impl FnOnce() + Send + use<>, FileError> {
         let read = InForce::read(&self.files)?;
         let in_force = Arc::clone(&self.in_force);
-        Ok(move || *in_force.write().unwrap_or_else(PoisonError::into_inner) = read)
+        Ok(move || *in_force.write() = read)
     }
 
     fn in_force(&self) -> InForce {
-        let in_force = self.in_force.read();
-        in_force.unwrap_or_else(PoisonError::into_inner).clone()
+        self.in_force.read().clone()
     }
 
     /// For the next handshake with another replica that calls.
@@ -86,7 +85,7 @@ impl PeerTls {
         let named = ServerName::try_from(host.to_owned());
         let named = named.map_err(|error| io::Error::other(format!("{host}: {error}")))?;
         let mut secured = self.in_force().calling.connect(named, io).await?;
-        // Whoever is called says its HTTP/2 settings unasked.
+        // The called replica sends its HTTP/2 settings unasked.
         match secured.fill_buf().await?.is_empty() {
             true => Err(io::ErrorKind::UnexpectedEof.into()),
             false => Ok(secured),
@@ -109,7 +108,7 @@ impl InForce {
             .with_root_certificates(Arc::clone(&roots))
             .with_client_auth_cert(chain.clone(), key.clone_key())
             .map_err(not_a_pair)?;
-        calling.alpn_protocols = vec![HTTP2.to_vec()];
+        calling.alpn_protocols = vec![HTTP2.into()];
 
         let with_certificate = WebPkiClientVerifier::builder_with_provider(roots, tls::provider())
             .build()
@@ -120,7 +119,7 @@ impl InForce {
             .with_client_cert_verifier(with_certificate)
             .with_single_cert(chain, key)
             .map_err(not_a_pair)?;
-        called.alpn_protocols = vec![HTTP2.to_vec()];
+        called.alpn_protocols = vec![HTTP2.into()];
 
         Ok(InForce {
             calling: TlsConnector::from(Arc::new(calling)),

@@ -1,4 +1,4 @@
-//! What each call of a stream means: what it means by itself.
+//! Makes the calls of a stream, each as it is made alone.
 
 use std::sync::Arc;
 
@@ -11,21 +11,21 @@ use tracing::Instrument as _;
 
 use crate::rpc::calls::{
     CallContext, CloseSession, CreateLockRef, CriticalDelete, CriticalGet, CriticalPut,
-    OpenSession, ReleaseLock, RenewSession, UnaryCall,
+    OpenSession, ReleaseLock, RenewSession, Served, UnaryCall,
 };
 use crate::rpc::deadline::{Deadline, later};
 use crate::rpc::keep_alive::Connected;
 use crate::rpc::parse::{self, FieldProblem, Invalid};
-use crate::rpc::route::{Router, Served};
+use crate::rpc::route::Router;
 use crate::rpc::stopping::Stopping;
 use crate::rpc::{acquire, call_layer, read, renew_locks, status};
 
 /// Makes the calls of a stream.
 pub(super) struct Caller {
     pub router: Router,
-    /// Of the stream: who asks.
+    /// The context of the stream.
     pub context: CallContext,
-    /// From where, where the client says it.
+    /// The zone of the client, if it names one.
     pub zone: Option<Arc<str>>,
     pub stopping: Stopping,
     pub connected: Arc<Connected>,
@@ -134,7 +134,7 @@ impl Caller {
         Ok(served.map(outcome))
     }
 
-    /// What came of a call, for its client.
+    /// The answer to a call, for its client.
     pub fn answer(&self, call_id: u64, served: Result<Served<Outcome>, Status>) -> PipelineAnswer {
         let here = self.router.engine().replica();
         let (outcome, home) = match served {
@@ -157,7 +157,7 @@ fn without_home(answer: Outcome) -> Served<Outcome> {
     Served { answer, home: None }
 }
 
-/// The method that makes the same call by itself.
+/// The method of the same call alone.
 fn method(call: &Call) -> &'static str {
     match call {
         Call::CreateLockRef(_) => "CreateLockRef",

@@ -1,11 +1,11 @@
-//! Pipeline: many calls over one stream, each of which means what it means by itself.
+//! Pipeline: many calls over one stream, each with the meaning that it has alone.
 //!
-//! A task of its own makes the calls, so that they go on also while their answers are not taken. It reads no further while as
-//! much is in flight, or waits to be taken, as one stream may have.
+//! A task of its own makes the calls, so that they go on while their answers are not taken. It reads no further frame while the
+//! stream has as many calls or bytes as it may have.
 
 mod answers;
+mod call_queue;
 mod caller;
-mod unbegun;
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -14,7 +14,6 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata_proto::pipeline_answer::Outcome;
 use fermata_proto::pipeline_call::Call;
 use fermata_proto::{PipelineAnswer, PipelineRequest, PipelineResponse};
 use futures_util::future::{AbortHandle as Cancel, Abortable};
@@ -22,56 +21,43 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use prost::Message as _;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tonic::{Request, Status, Streaming};
 use tracing::Instrument as _;
 
 pub use self::answers::Answers;
 use self::answers::MadeFrame;
+use self::call_queue::{CallQueue, Kind, Waiting, unshare, waits, writes};
 use self::caller::Caller;
-use self::unbegun::{Kind, Unbegun, Waiting, unshare, waits, writes};
-use super::budget::{Charge, ConnectionInfo};
-use super::deadline::Deadline;
+use super::budget::{CALL_BYTES, Charge, ChargeKind, ConnectionInfo, READS_MAX};
+use super::deadline::{Deadline, until};
 use super::keep_alive::Connected;
 use super::route::Router;
 use super::stopping::Stopping;
 use super::{parse, status};
-use crate::engine::{Begins, EngineError};
+use crate::engine::Begins;
 
-/// How many calls of one stream may be in flight, or be answered and not taken: further ones wait to be begun. While there
-/// are more than that in all, no frame is read: a client that has no more calls without an answer is always heard, also where
-/// it gives them up.
+/// How many calls of one stream may be in flight, or be answered and not taken: further ones wait to be begun. A client with no
+/// more unanswered calls than this is always heard, also where it gives them up.
 const CALLS_MAX: usize = 1_024;
-/// How many of them may be in flight only if they renew: these do not wait behind what hangs.
+/// How many of them only renewals may use: these do not wait behind calls that hang.
 const FOR_RENEWALS: usize = 64;
-/// And how many bytes there are for those alone.
-const FOR_RENEWALS_BYTES: usize = 8 * 1024 * 1024;
 /// How many of them may wait for a lock: else what they wait for might stand behind them, unread.
 const WAITS_MAX: usize = 512;
 /// How many calls a frame may have.
 const FRAME_CALLS_MAX: usize = 256;
-/// How many bytes the calls of one stream that are in flight may have, and the answers that are not taken, before no more
-/// are begun. Values that are read are estimated, those that are read under a lock and others each by themselves.
+/// How many bytes the calls in flight and the untaken answers of one stream may have before no more calls are begun. Renewals
+/// have as much again.
 const BYTES_MAX: usize = 16 * 1024 * 1024;
-/// What the answer of a call in flight that reads a value is counted as at least: else as those that came on the stream lately.
-/// (One that waits for a lock may do so for an hour, and counts as nothing.)
-const READ_BYTES: usize = 64 * 1024;
-/// What a call in flight takes by itself: some 10 KB were measured of one that waits (docs/performance.md).
-const CALL_BYTES: u64 = 8 * 1024;
-/// What the answer about one lock of RenewLocks is counted as.
-const RENEWED_BYTES: usize = 256;
-/// How large a frame of answers becomes before the next one is begun.
+/// How large a frame of answers becomes, unless one answer is larger. While the connection is full, as many bytes are read ahead:
+/// renewals are among them.
 const FRAME_BYTES: usize = 256 * 1024;
-/// A larger answer waits for those that are not: it holds the stream for as long as it takes.
-const SMALL_BYTES: usize = 64 * 1024;
-/// While the connection is full, frames are read on up to so many bytes that were not begun: renewals are among them.
-const HELD_UP_BYTES: usize = 256 * 1024;
-/// How often it is looked whether what was not begun is late.
+/// How often the waiting calls are searched for late ones.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Makes the calls of a stream. It ends where the client ends its side, a little before the deadline, and with a status when
-/// the replica stops, where a frame makes no sense, or where its client is not known any more; all but the last two let the calls
-/// in flight be answered before.
+/// Makes the calls of a stream. It ends when the client ends its side, a little before the deadline, and with a status when the
+/// replica stops, a frame makes no sense, or the client is not known any more. Calls in flight are answered before, except in the
+/// last two cases.
 pub fn answers(
     router: Router,
     request: Request<Streaming<PipelineRequest>>,
@@ -79,15 +65,10 @@ pub fn answers(
 ) -> Answers {
     let (sender, receiver) = mpsc::channel(1);
     let context = router.context(&request);
-    let value_bytes = router.limits().value_bytes_max;
     let connection = request.extensions().get::<ConnectionInfo>();
-    let held = connection.map(|info| info.account.charge(0));
+    let held = connection.map(|info| info.account.charge(ChargeKind::Message, 0));
     let caller = Arc::new(Caller {
-        connected: Arc::new(Connected::new(
-            router.clone(),
-            stopping.clone(),
-            2 * CALLS_MAX,
-        )),
+        connected: Arc::new(Connected::new(router.clone(), stopping.clone(), CALLS_MAX)),
         zone: router.zone_of(&request),
         router,
         context,
@@ -95,18 +76,15 @@ pub fn answers(
     });
     let pipe = Pipe {
         caller,
-        unbegun: Unbegun::default(),
+        queue: CallQueue::default(),
         in_flight: FuturesUnordered::new(),
         cancels: HashMap::new(),
         asked_bytes: 0,
         waits: 0,
-        // Each needs a lock.
-        reads: ValuesRead::new(0),
-        unlocked: ValuesRead::new(value_bytes),
-        small: VecDeque::new(),
-        large: VecDeque::new(),
+        reads: 0,
+        unlocked_reads: 0,
+        answers: VecDeque::new(),
         answered_bytes: 0,
-        large_next: false,
         held,
         is_stopping: false,
     };
@@ -120,75 +98,38 @@ pub fn answers(
 /// A call that was answered.
 struct CallMade {
     answer: PipelineAnswer,
-    /// What it was counted as.
+    /// The bytes of its request.
     asked_bytes: usize,
-    value_bytes: usize,
     kind: Kind,
     waited: bool,
 }
 
-/// The values that calls of one kind in flight read, which are not known yet.
-struct ValuesRead {
-    /// What one is counted as.
-    each: usize,
-    /// What all are.
-    bytes: usize,
-}
-
-impl ValuesRead {
-    /// Before any came each is counted as this.
-    fn new(each: usize) -> ValuesRead {
-        ValuesRead {
-            each: each.max(READ_BYTES),
-            bytes: 0,
-        }
-    }
-
-    /// One more is read. What it is counted as.
-    fn begun(&mut self) -> usize {
-        self.bytes += self.each;
-        self.each
-    }
-
-    /// One that was counted so came, with this many, or did not come.
-    fn came(&mut self, counted: usize, bytes: Option<usize>) {
-        self.bytes -= counted;
-        if let Some(bytes) = bytes {
-            self.each = (self.each - self.each / 8).max(bytes).max(READ_BYTES);
-        }
-    }
-}
-
-/// Why nothing more is read.
+/// The end of reading.
 enum ReadEnd {
-    /// What is in flight is answered first.
+    /// Calls in flight are answered first.
     Orderly,
     /// The client made no sense, or is gone.
     AtOnce(Status),
 }
 
-/// What the task of a stream has.
+/// The state of a stream's task.
 struct Pipe {
     caller: Arc<Caller>,
-    /// Calls for which there was no room yet.
-    unbegun: Unbegun,
+    /// Calls that wait for room.
+    queue: CallQueue,
     in_flight: FuturesUnordered<Pin<Box<dyn Future<Output = CallMade> + Send>>>,
     /// What ends each of them, by call_id.
     cancels: HashMap<u64, Cancel>,
-    /// Of those in flight: the bytes of what was asked (with the answers of RenewLocks).
+    /// Of those in flight: the bytes of their requests.
     asked_bytes: usize,
-    /// Of those in flight: how many wait for a lock.
+    /// Of those in flight: how many wait for a lock, and how many read a value, under a lock and without one.
     waits: usize,
-    /// The values that calls in flight read, under a lock and without one.
-    reads: ValuesRead,
-    unlocked: ValuesRead,
-    /// Answers that were not taken yet, and those that are large.
-    small: VecDeque<PipelineAnswer>,
-    large: VecDeque<PipelineAnswer>,
+    reads: usize,
+    unlocked_reads: usize,
+    /// Answers that were not taken yet: renewals first.
+    answers: VecDeque<PipelineAnswer>,
     answered_bytes: usize,
-    /// It is a large one's turn.
-    large_next: bool,
-    /// What the connection holds of all that; `None` where there is no connection.
+    /// The bytes of the connection's account; `None` without a connection.
     held: Option<Charge>,
     /// The replica stops: calls are read, and refused.
     is_stopping: bool,
@@ -200,17 +141,12 @@ impl Pipe {
         mut frames: Streaming<PipelineRequest>,
         sender: mpsc::Sender<Result<MadeFrame, Status>>,
     ) {
-        let answer_by = self.caller.context.deadline.answer_by();
-        let mut deadline = pin!(async {
-            match answer_by {
-                Some(at) => sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        });
+        let mut deadline = pin!(until(self.caller.context.deadline.answer_by()));
         let mut stopping = self.caller.stopping.clone();
         let mut stopped = pin!(stopping.stopped());
         let caller = Arc::clone(&self.caller);
-        let mut unknown = pin!(caller.router.access().ended(&caller.context.login));
+        let (access, login) = (caller.router.access(), &caller.context.login);
+        let mut unknown = pin!(access.until_refused(|| access.still_knows(login)));
         let mut end = None;
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -238,7 +174,7 @@ impl Pipe {
                 },
                 frame = frames.message(), if reads && takes_more => end = self.read(frame),
                 () = until_room => {}
-                _ = look.tick(), if !self.unbegun.is_empty() => self.refuse_late(),
+                _ = look.tick(), if !self.queue.is_empty() => self.refuse_late(),
             }
             if let Some(ReadEnd::AtOnce(_)) = end {
                 // Nobody is to hear what comes of them.
@@ -261,29 +197,29 @@ impl Pipe {
     }
 
     fn is_idle(&self) -> bool {
-        self.unbegun.is_empty() && self.in_flight.is_empty() && !self.has_answers()
+        self.queue.is_empty() && self.in_flight.is_empty() && !self.has_answers()
     }
 
     fn has_answers(&self) -> bool {
-        !self.small.is_empty() || !self.large.is_empty()
+        !self.answers.is_empty()
     }
 
-    /// Counts what there is as held by the connection.
+    /// Counts the bytes of calls and answers in the account.
     fn count(&mut self) {
-        let bytes = self.unbegun.bytes() + self.asked_bytes + self.answered_bytes;
+        let bytes = self.queue.bytes() + self.asked_bytes + self.answered_bytes;
         if let Some(held) = &mut self.held {
             held.resize(u64::try_from(bytes).unwrap_or(u64::MAX));
         }
     }
 
-    /// Whether the connection holds less than it may. A stream that does nothing, or only waits for locks, may go on whatever
-    /// others do: what would end its waiting may be among what was not begun.
+    /// Whether the connection has room. A stream without calls in flight, or only with waits for locks, may always go on: the
+    /// call that ends a wait may be among its waiting ones.
     fn connection_has_room(&self) -> bool {
         let has_room = |held: &Charge| held.account().has_room();
         self.in_flight.len() <= self.waits || self.held.as_ref().is_none_or(has_room)
     }
 
-    /// Returns once the connection holds less than it may, where that is what keeps calls from being begun.
+    /// Returns once the connection has room; never if it has room now.
     fn until_room(&self) -> impl Future<Output = ()> + use<> {
         let held_up = !self.connection_has_room();
         let account =
@@ -301,98 +237,72 @@ impl Pipe {
         if kind != Kind::Renewal && !self.connection_has_room() {
             return false;
         }
-        let calls = self.in_flight.len() + self.untaken();
+        let calls = self.in_flight.len() + self.answers.len();
         let bytes = self.asked_bytes + self.answered_bytes;
+        let has_room = calls < CALLS_MAX - FOR_RENEWALS && bytes < BYTES_MAX;
         match kind {
-            Kind::Renewal => calls < CALLS_MAX && bytes < BYTES_MAX + FOR_RENEWALS_BYTES,
-            Kind::Begins | Kind::Other => calls < CALLS_MAX - FOR_RENEWALS && bytes < BYTES_MAX,
-            Kind::Read => calls < CALLS_MAX - FOR_RENEWALS && bytes + self.reads.bytes < BYTES_MAX,
-            Kind::Unlocked => {
-                calls < CALLS_MAX - FOR_RENEWALS && bytes + self.unlocked.bytes < BYTES_MAX
-            }
+            Kind::Renewal => calls < CALLS_MAX && bytes < 2 * BYTES_MAX,
+            Kind::Begins | Kind::Other => has_room,
+            Kind::Read => has_room && self.reads < READS_MAX,
+            Kind::Unlocked => has_room && self.unlocked_reads < READS_MAX,
         }
     }
 
     /// Whether one more frame may be read.
     fn takes_more(&self) -> bool {
-        let is_held_up = self.unbegun.bytes() > HELD_UP_BYTES && !self.connection_has_room();
+        let is_held_up = self.queue.bytes() > FRAME_BYTES && !self.connection_has_room();
         !is_held_up
-            && self.unbegun.len() + self.in_flight.len() + self.untaken() <= CALLS_MAX
-            && self.unbegun.bytes() + self.answered_bytes < BYTES_MAX
-    }
-
-    fn untaken(&self) -> usize {
-        self.small.len() + self.large.len()
+            && self.queue.len() + self.in_flight.len() + self.answers.len() <= CALLS_MAX
+            && self.queue.bytes() + self.answered_bytes < BYTES_MAX
     }
 
     /// Whether there are as many answers as a frame takes.
     fn has_frame(&self) -> bool {
-        self.small.len() >= FRAME_CALLS_MAX || self.answered_bytes >= FRAME_BYTES
+        self.answers.len() >= FRAME_CALLS_MAX || self.answered_bytes >= FRAME_BYTES
     }
 
-    /// The next frame of answers, taken from those that wait: the small ones, and one of the others in turns.
+    /// The next frame of answers.
     fn frame(&mut self) -> MadeFrame {
-        let frame = self.next_frame();
+        let (mut bytes, mut count) = (0, 0);
+        for answer in self.answers.iter().take(FRAME_CALLS_MAX) {
+            let more = bytes + answer.encoded_len();
+            if count > 0 && more > FRAME_BYTES {
+                break;
+            }
+            (bytes, count) = (more, count + 1);
+        }
+        self.answered_bytes -= bytes;
+        let answers = self.answers.drain(..count).collect();
+        let frame = PipelineResponse { answers };
         let bytes = u64::try_from(frame.encoded_len()).unwrap_or(u64::MAX);
-        let charge = self.held.as_ref().map(|held| held.account().charge(bytes));
+        let charge = self
+            .held
+            .as_ref()
+            .map(|held| held.account().charge(ChargeKind::Message, bytes));
         MadeFrame {
             frame,
             _charge: charge,
         }
     }
 
-    fn next_frame(&mut self) -> PipelineResponse {
-        let large = match self.large_next || self.small.is_empty() {
-            true => self.large.pop_front(),
-            false => None,
-        };
-        self.large_next = large.is_none();
-        let answers = match large {
-            Some(large) => {
-                self.answered_bytes -= large.encoded_len();
-                vec![large]
-            }
-            None => self.small_ones(),
-        };
-        PipelineResponse { answers }
-    }
-
-    fn small_ones(&mut self) -> Vec<PipelineAnswer> {
-        let (mut bytes, mut count) = (0, 0);
-        for answer in &self.small {
-            if bytes >= FRAME_BYTES - SMALL_BYTES || count == FRAME_CALLS_MAX {
-                break;
-            }
-            bytes += answer.encoded_len();
-            count += 1;
-        }
-        self.answered_bytes -= bytes;
-        self.small.drain(..count).collect()
-    }
-
     fn made(&mut self, made: CallMade) {
         self.asked_bytes -= made.asked_bytes;
         self.waits -= usize::from(made.waited);
+        self.reads -= usize::from(made.kind == Kind::Read);
+        self.unlocked_reads -= usize::from(made.kind == Kind::Unlocked);
         self.cancels.remove(&made.answer.call_id);
-        let came = match &made.answer.outcome {
-            Some(Outcome::Error(_)) | None => None,
-            Some(_) => Some(made.answer.encoded_len()),
-        };
         match made.kind {
-            Kind::Read => self.reads.came(made.value_bytes, came),
-            Kind::Unlocked => self.unlocked.came(made.value_bytes, came),
-            Kind::Renewal | Kind::Begins | Kind::Other => {}
+            Kind::Renewal => {
+                self.answered_bytes += made.answer.encoded_len();
+                self.answers.push_front(made.answer);
+            }
+            Kind::Read | Kind::Unlocked | Kind::Begins | Kind::Other => self.answered(made.answer),
         }
-        self.answered(made.answer);
     }
 
     fn answered(&mut self, answer: PipelineAnswer) {
-        let bytes = answer.encoded_len();
-        self.answered_bytes += bytes;
-        match bytes > SMALL_BYTES {
-            true => self.large.push_back(answer),
-            false => self.small.push_back(answer),
-        }
+        self.answered_bytes += answer.encoded_len();
+        self.answers.push_back(answer);
     }
 
     fn read(&mut self, frame: Result<Option<PipelineRequest>, Status>) -> Option<ReadEnd> {
@@ -429,7 +339,7 @@ impl Pipe {
                 _ => None,
             };
             match too_many {
-                None => self.unbegun.push(call, received),
+                None => self.queue.push(call, received),
                 // Not kept until there is room for it: it may be many times as large as its bytes.
                 Some(invalid) => {
                     let refused = Err(invalid.into());
@@ -445,26 +355,26 @@ impl Pipe {
 
     /// Whether a call with this number was begun, or waits for that.
     fn is_known(&self, call_id: u64) -> bool {
-        self.cancels.contains_key(&call_id) || self.unbegun.has(call_id)
+        self.cancels.contains_key(&call_id) || self.queue.has(call_id)
     }
 
-    /// Ends a call that nobody waits for, as one by itself ends with its stream.
+    /// Ends a call that its client gave up, as the end of its stream ends a call alone.
     fn give_up(&mut self, call_id: u64) {
         if let Some(cancel) = self.cancels.get(&call_id) {
             return cancel.abort();
         }
-        if self.unbegun.remove(call_id) {
+        if self.queue.remove(call_id) {
             self.answered(self.caller.answer(call_id, Err(status::given_up())));
         }
     }
 
-    /// Begins what there is room for: renewals first, of the others the one that came first.
+    /// Begins the calls that have room.
     fn begin_more(&mut self) {
         loop {
             let room = |kind| self.is_stopping || self.has_room(kind);
             let [renews, asks, reads, unlocked] =
                 [Kind::Renewal, Kind::Other, Kind::Read, Kind::Unlocked].map(room);
-            let next = self.unbegun.next(|kind| match kind {
+            let next = self.queue.next(|kind| match kind {
                 Kind::Renewal => renews,
                 Kind::Begins | Kind::Other => asks,
                 Kind::Read => reads,
@@ -481,7 +391,7 @@ impl Pipe {
     fn refuse_late(&mut self) {
         let call_max = self.caller.router.limits().call_max();
         let late_before = Instant::now().checked_sub(call_max);
-        let late = late_before.map(|before| self.unbegun.take_late(before));
+        let late = late_before.map(|before| self.queue.take_late(before));
         for call_id in late.unwrap_or_default() {
             let refused = Err(status::message_late());
             self.answered(self.caller.answer(call_id, refused));
@@ -493,7 +403,7 @@ impl Pipe {
             call,
             kind,
             received,
-            mut bytes,
+            bytes,
         } = waiting;
         let waits = waits(&call);
         let given = parse::timeout(call.timeout.as_ref()).ok().flatten();
@@ -519,66 +429,44 @@ impl Pipe {
             // There is no time left to answer it: its client is not to find that it was done after all.
             () if is_late => Some(status::message_late()),
             () if waits && self.waits >= WAITS_MAX => Some(status::too_many_waits(WAITS_MAX)),
-            () => overloaded
-                .map(|again_after| status::of_engine(&EngineError::Overloaded { again_after })),
+            () => overloaded.map(status::overloaded),
         };
         if let Some(refused) = refused {
             return self.answered(self.caller.answer(call.call_id, Err(refused)));
         }
-        if let Some(Call::RenewLocks(ask)) = &call.call {
-            bytes += ask.lock_refs.len() * RENEWED_BYTES;
-        }
-        let value_bytes = match kind {
-            Kind::Read => self.reads.begun(),
-            Kind::Unlocked => self.unlocked.begun(),
-            Kind::Renewal | Kind::Begins | Kind::Other => 0,
-        };
         self.asked_bytes += bytes;
         self.waits += usize::from(waits);
+        self.reads += usize::from(kind == Kind::Read);
+        self.unlocked_reads += usize::from(kind == Kind::Unlocked);
         let (cancel, registration) = Cancel::new_pair();
         self.cancels.insert(call.call_id, cancel);
         let caller = Arc::clone(&self.caller);
         let writes = writes(&call);
-        let account = self.held.as_ref().map(|held| held.account());
-        let kept = account.map(|account| account.keep(CALL_BYTES));
+        let account = self.held.as_ref().map(|held| Arc::clone(held.account()));
         self.in_flight.push(Box::pin(async move {
             let call_id = call.call_id;
             // As by itself: a call that panics is no other one's end.
-            let served = AssertUnwindSafe(caller.call(call, received)).catch_unwind();
+            let served = async {
+                let account = account.as_ref();
+                let _kept = account.map(|account| account.charge(ChargeKind::Call, CALL_BYTES));
+                let _turn = match (account, kind) {
+                    (Some(account), Kind::Read) => account.read_turn(true).await,
+                    (Some(account), Kind::Unlocked) => account.read_turn(false).await,
+                    _ => None,
+                };
+                caller.call(call, received).await
+            };
+            let served = AssertUnwindSafe(served).catch_unwind();
             let served = match Abortable::new(served, registration).await {
                 Ok(served) => served.unwrap_or_else(|_| Err(status::late(writes))),
                 Err(_aborted) => Err(status::given_up_begun(writes)),
             };
-            drop(kept);
             CallMade {
                 answer: caller.answer(call_id, served),
                 asked_bytes: bytes,
-                value_bytes,
                 kind,
                 waited: waits,
             }
         }));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_value_counts_as_large_until_some_came_that_were_not() {
-        let mut values = ValuesRead::new(1024 * 1024);
-        let first = values.begun();
-        assert_eq!((first, values.bytes), (1024 * 1024, 1024 * 1024));
-        values.came(first, None);
-        assert_eq!((values.each, values.bytes), (1024 * 1024, 0));
-        for _ in 0..30 {
-            let counted = values.begun();
-            values.came(counted, Some(10));
-        }
-        assert_eq!(values.begun(), READ_BYTES);
-        let counted = values.begun();
-        values.came(counted, Some(8 * 1024 * 1024));
-        assert_eq!(values.begun(), 8 * 1024 * 1024);
     }
 }

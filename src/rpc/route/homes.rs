@@ -1,14 +1,15 @@
-//! What this replica remembers of homes that are not where they are looked for first.
+//! The remembered homes that are not the ones that rank first.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::engine::Presence;
 use crate::lock::{KeyId, ReplicaId, SessionId};
 use crate::rpc::calls::Target;
 
-/// How many are remembered. Past that all are forgotten: the cost is one more call for each.
+/// How many are remembered. Beyond that all are forgotten, at the cost of one more call each.
 const HOMES_MAX: usize = 16 * 1024;
 
 /// The homes of keys, and the keepers of sessions, that are elsewhere than at the replica that ranks first.
@@ -19,7 +20,7 @@ pub struct Homes {
     homes: Mutex<HashMap<Name, KnownHome>>,
 }
 
-/// Where a key or a session is served, as far as this replica knows.
+/// The replica that serves a key or a session, as far as this replica knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KnownHome {
     /// By this replica.
@@ -44,16 +45,16 @@ fn name(target: &Target) -> Name {
 }
 
 impl Homes {
-    /// The replica that had it last; `None` where that is the one that ranks first.
+    /// The last known home; `None` if it is the one that ranks first.
     pub fn of(&self, target: &Target) -> Option<KnownHome> {
         if !self.any.load(Ordering::Relaxed) {
             return None;
         }
-        let homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
+        let homes = self.homes.lock();
         homes.get(&name(target)).copied()
     }
 
-    /// It was served there.
+    /// Notes the replica that served it.
     pub fn note(&self, target: &Target, ranked: &Presence, served: &Presence) {
         let home = match served {
             Presence::Local => KnownHome::Local,
@@ -65,7 +66,7 @@ impl Homes {
             return;
         }
         let name = name(target);
-        let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut homes = self.homes.lock();
         if is_ranked {
             homes.remove(&name);
         } else {

@@ -1,9 +1,8 @@
-//! Where a call is made (H1): at the home of its key, or the keeper of its session.
+//! Routing (H1): a call is made at the home of its key, or at the keeper of its session.
 //!
-//! The asked replica passes a call on: to the home that it remembers, else to the replica that is ranked first for the
-//! key. Whoever is asked so serves, or says where else to ask; that is followed where it is newer than what was known,
-//! three times at most (H10). A key whose home is gone is taken over; from one that cannot be called it is asked for through
-//! the store. A write that may have been done is never sent once more.
+//! The asked replica forwards a call to the remembered home, else to the replica that ranks first for the key. That one serves
+//! it, or names another home; a newer home is followed, three times at most (H10). A key whose home is gone is taken over; a home
+//! that cannot be called is asked for the key through the store. A write that may have been done is never sent again.
 
 use std::future::Future;
 
@@ -13,11 +12,12 @@ use super::homes::{Homes, KnownHome};
 use crate::engine::{Engine, EngineError, Peer, Presence};
 use crate::lock::{NameHash, ReplicaId};
 use crate::rpc::calls::Target;
+use crate::rpc::peer::ForwardOutcome;
 use crate::rpc::status;
 
-/// How often a call is passed on.
+/// How often a call is forwarded.
 const HOPS_MAX: usize = 3;
-/// How often a call is tried, here or elsewhere, before its caller is told to come again.
+/// How often a call is tried, here or elsewhere, before it is refused.
 const TRIES_MAX: usize = 10;
 
 /// What routing asks of this replica.
@@ -53,56 +53,25 @@ impl RouteView for Engine {
     }
 }
 
-/// What came of asking another replica.
-#[derive(Debug)]
-pub enum ForwardOutcome<A> {
-    /// It served the call.
-    Answered(A),
-    /// It refused, in words for the caller.
-    Refused(Status),
-    /// Another replica has it. Nothing was done.
-    Elsewhere {
-        /// Which.
-        home: ReplicaId,
-        /// As in [`EngineError::Elsewhere`].
-        version: u64,
-    },
-    /// It was not asked: nothing was done.
-    NotAsked(String),
-    /// It may have been asked, and may have done it.
-    Unknown(String),
-}
-
-impl<A> ForwardOutcome<A> {
-    /// What comes of its answer.
-    pub fn and_then<B>(self, read: impl FnOnce(A) -> ForwardOutcome<B>) -> ForwardOutcome<B> {
-        match self {
-            ForwardOutcome::Answered(answer) => read(answer),
-            ForwardOutcome::Refused(refusal) => ForwardOutcome::Refused(refusal),
-            ForwardOutcome::Elsewhere { home, version } => {
-                ForwardOutcome::Elsewhere { home, version }
-            }
-            ForwardOutcome::NotAsked(why) => ForwardOutcome::NotAsked(why),
-            ForwardOutcome::Unknown(why) => ForwardOutcome::Unknown(why),
-        }
-    }
-}
-
-/// One call, to be made where it belongs.
-pub trait Step: Sync {
-    /// What it brings.
+/// A call that is routed to its home.
+pub trait RoutedCall: Sync {
+    /// Its answer.
     type Answer: Send;
 
     /// What it is about.
     fn target(&self) -> &Target;
 
-    /// What may have been done is not done once more.
-    fn is_write(&self) -> bool;
+    /// It may not be made twice.
+    fn is_write(&self) -> bool {
+        false
+    }
 
-    /// As [`UnaryCall::changes`](crate::rpc::calls::UnaryCall::changes).
-    fn changes(&self) -> bool;
+    /// As [`UnaryCall::CHANGES`](crate::rpc::calls::UnaryCall::CHANGES).
+    fn changes(&self) -> bool {
+        false
+    }
 
-    /// What its caller learns of what the engine did not do. May be an answer.
+    /// The answer or status for an error of the engine.
     fn failed(&self, error: EngineError) -> Result<Self::Answer, Status> {
         Err(status::of_engine(&error))
     }
@@ -122,7 +91,7 @@ pub fn ranked(membership: &impl RouteView, target: &Target) -> Presence {
     }
 }
 
-/// Where a call is made first: at the home that is remembered, else where it ranks.
+/// The first replica to try: the remembered home, else the replica that ranks first.
 pub fn expected(
     membership: &impl RouteView,
     homes: &Homes,
@@ -139,67 +108,67 @@ pub fn expected(
     }
 }
 
-/// Makes a call where it belongs. Goes on for as long as it is polled, so its caller sets the time.
-pub async fn route<S: Step>(
+/// Makes a call at its home, for as long as it is polled.
+pub async fn route<C: RoutedCall>(
     membership: &impl RouteView,
     homes: &Homes,
-    step: &S,
-) -> Result<S::Answer, Status> {
+    call: &C,
+) -> Result<C::Answer, Status> {
     let mut attempt = RouteAttempt {
         hops: 0,
         newest: None,
         lost: Vec::new(),
         is_in_doubt: false,
     };
-    let made = routed(membership, homes, step, &mut attempt).await;
+    let made = routed(membership, homes, call, &mut attempt).await;
     match made {
-        // That this try did nothing says nothing of the one before.
+        // This try did nothing, but an earlier one may have.
         Err(_) if attempt.is_in_doubt => Err(status::not_heard()),
         made => made,
     }
 }
 
-async fn routed<S: Step>(
+async fn routed<C: RoutedCall>(
     membership: &impl RouteView,
     homes: &Homes,
-    step: &S,
+    call: &C,
     attempt: &mut RouteAttempt,
-) -> Result<S::Answer, Status> {
-    let target = step.target();
+) -> Result<C::Answer, Status> {
+    let target = call.target();
     let ranked = ranked(membership, target);
     let mut next = expected(membership, homes, target, &ranked);
     for _ in 0..TRIES_MAX {
         let Presence::Live(peer) = next else {
-            let (home, version) = match step.serve_locally().await {
+            let (home, version) = match call.serve_locally().await {
                 Ok(answer) => {
                     homes.note(target, &ranked, &Presence::Local);
                     return Ok(answer);
                 }
                 Err(EngineError::Elsewhere { home, version }) => (home, version),
-                Err(error) => return step.failed(error),
+                Err(error) => return call.failed(error),
             };
             next = match membership.presence(home) {
                 Presence::Live(peer) if !attempt.lost.contains(&home) => {
                     if !attempt.follows(version) {
-                        // Who has it says that it has it not: one of them will learn of it soon.
-                        return step.failed(EngineError::Elsewhere { home, version });
+                        // The named home denies it: one of the two will learn of the other soon.
+                        return call.failed(EngineError::Elsewhere { home, version });
                     }
                     Presence::Live(peer)
                 }
-                // Known to this process already, and to this call of it not yet.
+                // This process became the home meanwhile.
                 Presence::Local => Presence::Local,
                 Presence::Live(_) | Presence::Suspected | Presence::Down | Presence::Unsure => {
                     match membership.take_over(target, home).await {
-                        // Somebody else was quicker: the next try here says who.
+                        // Another replica was quicker: the next try here names it.
                         Ok(()) | Err(EngineError::Elsewhere { .. }) => {}
-                        Err(error) => return step.failed(error),
+                        Err(error) => return call.failed(error),
                     }
                     Presence::Local
                 }
             };
             continue;
         };
-        next = match step.forward(&peer).await {
+        next = match call.forward(&peer).await {
             ForwardOutcome::Answered(answer) => {
                 homes.note(target, &ranked, &Presence::Live(peer));
                 return Ok(answer);
@@ -222,10 +191,10 @@ async fn routed<S: Step>(
             }
             ForwardOutcome::Unknown(why) => {
                 tracing::debug!(replica = %peer.id, why, "a forwarded call got no answer");
-                if step.is_write() {
+                if call.is_write() {
                     return Err(status::write_unknown());
                 }
-                attempt.is_in_doubt |= step.changes();
+                attempt.is_in_doubt |= call.changes();
                 attempt.lose(peer.id)
             }
         };
@@ -233,19 +202,19 @@ async fn routed<S: Step>(
     Err(status::unsettled())
 }
 
-/// What one call has learned on its way.
+/// The state of one call on its way.
 struct RouteAttempt {
     hops: usize,
-    /// The highest version that said where to ask.
+    /// The highest version of a named home.
     newest: Option<u64>,
-    /// Who could not be called.
+    /// The replicas that could not be called.
     lost: Vec<ReplicaId>,
-    /// One of them may have made or ended what the call is about.
+    /// One of them may have done the call.
     is_in_doubt: bool,
 }
 
 impl RouteAttempt {
-    /// Whether to follow what has this version.
+    /// Whether to follow a home of this version.
     fn follows(&mut self, version: u64) -> bool {
         let is_newer = self.newest.is_none_or(|newest| version > newest);
         if !is_newer || self.hops == HOPS_MAX {

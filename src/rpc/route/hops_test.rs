@@ -161,7 +161,7 @@ impl RouteView for World {
     }
 }
 
-impl Step for World {
+impl RoutedCall for World {
     type Answer = &'static str;
 
     fn target(&self) -> &Target {

@@ -1,5 +1,4 @@
-//! Takes the calls of clients to where they belong: puts [`route`], the engine of this replica and the way to the others
-//! together.
+//! Brings the calls of clients to their homes, by [`route`], the engine of this replica and the way to the others.
 
 use std::sync::Arc;
 
@@ -9,24 +8,21 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::Span;
 
 use super::homes::{Homes, KnownHome};
-use super::hops::{self, ForwardOutcome, Step, route};
-use super::served::Served;
+use super::hops::{self, RoutedCall, route};
 use crate::access::{Login, Verb};
 use crate::clock::Ids;
 use crate::engine::{Engine, EngineError, Peer, Presence, Watch};
 use crate::limits::Limits;
 use crate::lock::{LockRef, SessionId};
-use crate::rpc::AccessCheck;
+use crate::rpc::access_check::AccessCheck;
 use crate::rpc::budget::ConnectionInfo;
-use crate::rpc::calls::{AcquireLock, CallContext, Target, UnaryCall};
+use crate::rpc::calls::{AcquireLock, CallContext, Served, Target, UnaryCall};
 use crate::rpc::deadline::{Deadline, by, by_or};
-use crate::rpc::peer::PeerClient;
-use crate::rpc::peer::proto::ForwardWatchResponse;
+use crate::rpc::peer::{ForwardOutcome, PeerClient};
+use crate::rpc::peer_proto::ForwardWatchResponse;
 
-/// In which metadata a client may say in which zone it is: its keys move there, rather than to where it was asked (H8).
+/// The metadata with the zone of a client: its keys move there, rather than to the asked replica (H8).
 const ZONE: &str = "fermata-zone";
-/// A longer one counts as none.
-const ZONE_BYTES_MAX: usize = 64;
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -52,13 +48,13 @@ impl Router {
         }
     }
 
-    /// For callers who may do what this allows only.
+    /// Only for callers with permission by `check`.
     #[must_use]
     pub fn with_access(self, check: AccessCheck) -> Router {
         Router { check, ..self }
     }
 
-    /// Says who may do what.
+    /// The check of permissions.
     pub fn access(&self) -> &AccessCheck {
         &self.check
     }
@@ -68,18 +64,23 @@ impl Router {
         &self.engine
     }
 
+    /// The way to other replicas, if there are any.
+    pub fn peers(&self) -> Option<&PeerClient> {
+        self.peers.as_deref()
+    }
+
     /// The limits in force.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// The zone that a call comes from, where it says so.
+    /// The zone of a call, if its client names it. One that is longer than any label counts as none.
     pub fn zone_of<T>(&self, request: &Request<T>) -> Option<Arc<str>> {
         let zone = request.metadata().get(ZONE)?.to_str().ok()?;
-        (zone.len() <= ZONE_BYTES_MAX).then(|| zone.into())
+        (zone.len() <= self.limits.owner_bytes_max).then(|| zone.into())
     }
 
-    /// What goes with this call.
+    /// The context of this call.
     pub fn context<T>(&self, request: &Request<T>) -> CallContext {
         let zone = self.zone_of(request);
         let login = request.extensions().get::<Login>();
@@ -94,7 +95,7 @@ impl Router {
         }
     }
 
-    /// Makes a call that came by itself, and says in the metadata of the answer who the home is.
+    /// Makes a unary call, and names the home in the metadata of the answer.
     pub async fn unary<C: UnaryCall>(
         &self,
         request: Request<C::Ask>,
@@ -104,7 +105,7 @@ impl Router {
         Ok(served.into_response())
     }
 
-    /// Makes a call where it belongs, within its deadline.
+    /// Makes a call at its home, within its deadline.
     pub async fn call<C: UnaryCall>(
         &self,
         ask: C::Ask,
@@ -125,7 +126,7 @@ impl Router {
         self.make_part(call, context, answer_by).await
     }
 
-    /// As [`Router::make`], as a part of a call about more: whose span does not name it.
+    /// As [`Router::make`], for one part of a call: the span does not name it.
     pub async fn make_part<C: UnaryCall>(
         &self,
         call: &C,
@@ -134,40 +135,28 @@ impl Router {
     ) -> Result<Served<C::Answer>, Status> {
         let (login, needs, target) = (&context.login, call.needs(), call.target());
         let made = self.make_checked(call, context, answer_by);
-        let came = match call.waits() {
+        match call.waits() {
             false => {
                 self.check.check(login, needs, &target)?;
                 made.await
             }
-            // What was allowed when a wait began may be so no more.
+            // The permission of a wait may end.
             true => tokio::select! {
                 biased;
-                refused = self.check.until_refused(login, needs, &target) => Err(refused),
+                refused = self.check.until_refused(|| self.check.check(login, needs, &target)) => Err(refused),
                 came = made => came,
             },
-        };
-        self.note_refused(login, &target, &came);
-        came.or_else(|refusal| {
-            let answer = call.refused(refusal)?;
-            Ok(Served { answer, home: None })
-        })
-    }
-
-    /// A call about a lockRef that its caller was never given is in the audit log.
-    fn note_refused<A>(&self, login: &Login, target: &Target, came: &Result<A, Status>) {
-        if let (Err(status), Target::LockRef(lock_ref)) = (came, target) {
-            self.check.note_refused(login, lock_ref, status);
         }
     }
 
-    /// As [`Router::make_part`], of what needs no more than the secret of its entry: its end.
+    /// As [`Router::make_part`] without a check of permission: the secret of an entry is enough to end it.
     pub async fn make_checked<C: UnaryCall>(
         &self,
         call: &C,
         context: &CallContext,
         answer_by: Instant,
     ) -> Result<Served<C::Answer>, Status> {
-        let step = CallStep {
+        let routed = RoutedUnary {
             router: self,
             target: call.target(),
             call,
@@ -175,10 +164,10 @@ impl Router {
             answer_by,
         };
         let late = || call.late();
-        by_or(answer_by, late, route(&self.engine, &self.homes, &step)).await
+        by_or(answer_by, late, route(&self.engine, &self.homes, &routed)).await
     }
 
-    /// The replica that a call about this is passed on to first; `None` where it is made here.
+    /// The expected home of this, another replica; `None` for this one.
     pub fn expected(&self, target: &Target) -> Option<Arc<Peer>> {
         let ranked = hops::ranked(&self.engine, target);
         match hops::expected(&self.engine, &self.homes, target, &ranked) {
@@ -187,8 +176,8 @@ impl Router {
         }
     }
 
-    /// Has the replica that is expected to serve these lockRefs renew them in one call: what came of each, in their
-    /// order. `None` of one that it did not serve, or may not have: that is to be made by itself.
+    /// Has the expected home of these lockRefs renew them in one call, and returns the results in order. `None` for one without a
+    /// result: it is to be renewed alone.
     pub async fn renew_at(
         &self,
         peer: &Peer,
@@ -207,13 +196,9 @@ impl Router {
             tracing::debug!(replica = %peer.id, ?came, "renewals were not forwarded in one call");
             return calls.iter().map(|_| None).collect();
         };
-        let each = calls.iter().zip(each).map(|(call, came)| match came {
+        let each = each.into_iter().map(|came| match came {
             ForwardOutcome::Answered(served) => Some(Ok(served.answer)),
-            ForwardOutcome::Refused(refusal) => {
-                let refused = Err(refusal);
-                self.note_refused(&context.login, &call.target(), &refused);
-                Some(refused)
-            }
+            ForwardOutcome::Refused(refusal) => Some(Err(refusal)),
             ForwardOutcome::Elsewhere { .. }
             | ForwardOutcome::NotAsked(_)
             | ForwardOutcome::Unknown(_) => None,
@@ -221,7 +206,7 @@ impl Router {
         each.collect()
     }
 
-    /// A stream ended that the client of a session sent renewals on: tells whoever keeps that session.
+    /// The KeepAlive stream of a session's client ended: tells the keeper of the session.
     pub fn disconnected(&self, session: SessionId) {
         let Some(KnownHome::Remote(keeper)) = self.homes.of(&Target::Session(session)) else {
             return self.engine.disconnected(session);
@@ -231,7 +216,7 @@ impl Router {
         }
     }
 
-    /// Watches a lockRef where its home is; `text` is how its client gave it.
+    /// Watches a lockRef at its home; `text` is the lockRef as its client gave it.
     pub async fn watch(
         &self,
         lock_ref: &LockRef,
@@ -241,7 +226,7 @@ impl Router {
         let target = Target::LockRef(lock_ref.clone());
         self.check
             .check(&context.login, Verb::Lock.into(), &target)?;
-        let step = WatchStep {
+        let routed = RoutedWatch {
             router: self,
             target,
             lock_ref,
@@ -249,14 +234,12 @@ impl Router {
             context,
         };
         let answer_by = context.deadline.answer_within(self.limits.call_max());
-        let begun = by(answer_by, route(&self.engine, &self.homes, &step)).await;
-        self.note_refused(&context.login, &step.target, &begun);
-        begun
+        by(answer_by, route(&self.engine, &self.homes, &routed)).await
     }
 }
 
 /// A unary call on its way.
-struct CallStep<'a, C> {
+struct RoutedUnary<'a, C> {
     router: &'a Router,
     target: Target,
     call: &'a C,
@@ -264,7 +247,7 @@ struct CallStep<'a, C> {
     answer_by: Instant,
 }
 
-impl<C: UnaryCall> Step for CallStep<'_, C> {
+impl<C: UnaryCall> RoutedCall for RoutedUnary<'_, C> {
     type Answer = Served<C::Answer>;
 
     fn target(&self) -> &Target {
@@ -276,7 +259,7 @@ impl<C: UnaryCall> Step for CallStep<'_, C> {
     }
 
     fn changes(&self) -> bool {
-        self.call.changes()
+        C::CHANGES
     }
 
     fn failed(&self, error: EngineError) -> Result<Self::Answer, Status> {
@@ -309,7 +292,7 @@ fn no_way<A>() -> ForwardOutcome<A> {
     )
 }
 
-/// Where the news of a watched lockRef come from.
+/// The source of news of a watched lockRef.
 pub enum WatchSource {
     /// From this replica.
     Local(Watch),
@@ -318,7 +301,7 @@ pub enum WatchSource {
 }
 
 /// A watch that is to begin.
-struct WatchStep<'a> {
+struct RoutedWatch<'a> {
     router: &'a Router,
     target: Target,
     lock_ref: &'a LockRef,
@@ -326,19 +309,11 @@ struct WatchStep<'a> {
     context: &'a CallContext,
 }
 
-impl Step for WatchStep<'_> {
+impl RoutedCall for RoutedWatch<'_> {
     type Answer = WatchSource;
 
     fn target(&self) -> &Target {
         &self.target
-    }
-
-    fn is_write(&self) -> bool {
-        false
-    }
-
-    fn changes(&self) -> bool {
-        false
     }
 
     async fn serve_locally(&self) -> Result<WatchSource, EngineError> {

@@ -1,5 +1,4 @@
-//! A WatchLock wherever its lockRef is: the news of this replica, or of the one that is its home, and of the next
-//! one when that changes.
+//! A WatchLock at any home: the news of this replica, or of the home elsewhere, and of the next home after a change.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -7,36 +6,38 @@ use std::time::Duration;
 use fermata_proto::{LockState, WatchLockResponse};
 use futures_util::{Stream, StreamExt, stream};
 use prost::Message as _;
-use tokio::time::{sleep, sleep_until};
-use tonic::{Code, Status, Streaming};
+use tokio::time::sleep;
+use tonic::{Status, Streaming};
 
 use super::router::{Router, WatchSource};
 use crate::access::Verb;
 use crate::lock::LockRef;
 use crate::rpc::calls::{CallContext, Target};
-use crate::rpc::peer::proto::forward_watch_response::Outcome;
-use crate::rpc::peer::proto::{ForwardWatchResponse, Unable};
+use crate::rpc::deadline::until;
+use crate::rpc::peer::refused;
+use crate::rpc::peer_proto::forward_watch_response::Outcome;
+use crate::rpc::peer_proto::{ForwardWatchResponse, Unable};
 use crate::rpc::status;
 use crate::rpc::stopping::Stopping;
-use crate::rpc::watch::{self, Broken};
+use crate::rpc::watch;
 
-/// A watch that brought nothing is not opened again at once.
+/// The pause before a watch without news is opened again.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// Where the news come from.
+/// The source of news.
 enum Source {
-    Local(Pin<Box<dyn Stream<Item = Result<WatchLockResponse, Broken>> + Send>>),
+    Local(Pin<Box<dyn Stream<Item = WatchLockResponse> + Send>>),
     Remote(Box<Streaming<ForwardWatchResponse>>),
 }
 
-/// What comes from there.
+/// The next event of a source.
 enum Coming {
     News(WatchLockResponse),
-    /// It ended in an orderly way: its deadline, which is a little before ours.
+    /// It ended by its deadline, which is a little before ours.
     End,
-    /// To be told as it is.
+    /// A status for the client.
     Refused(Status),
-    /// To go on elsewhere.
+    /// The watch goes on elsewhere.
     Broken,
 }
 
@@ -47,14 +48,14 @@ struct Relay {
     text: String,
     context: CallContext,
     stopping: Stopping,
-    /// `None` while it is looked for.
+    /// `None` until the home is found.
     source: Option<Source>,
-    /// Whether the present source brought anything.
+    /// Whether the present source had news.
     brought: bool,
 }
 
-/// What the client is told about a lockRef, which it gave as this text. Ends after LOST, a little before the deadline, and with a status when
-/// this replica stops or the lockRef is found nowhere.
+/// The messages about a lockRef, as its client gave it. Ends after LOST, a little before the deadline, and with a status if this
+/// replica stops or no replica serves the lockRef.
 pub async fn open(
     router: Router,
     (lock_ref, text): (LockRef, String),
@@ -82,34 +83,25 @@ impl Relay {
         let watched = watched.await?;
         self.brought = false;
         self.source = Some(match watched {
-            WatchSource::Local(news) => Source::Local(Box::pin(watch::stream(
-                self.text.clone(),
-                news,
-                self.context.deadline,
-                self.stopping.clone(),
-            ))),
+            WatchSource::Local(news) => {
+                Source::Local(Box::pin(watch::stream(self.text.clone(), news)))
+            }
             WatchSource::Remote(stream) => Source::Remote(Box::new(stream)),
         });
         Ok(())
     }
 
-    /// The next thing to tell, and what goes on after it.
+    /// The next message, and the rest of the stream.
     async fn notify(mut self) -> Option<(Result<WatchLockResponse, Status>, Option<Relay>)> {
-        let deadline = self.context.deadline.answer_by();
+        let ended = until(self.context.deadline.answer_by());
         let mut stopping = self.stopping.clone();
-        let ended = async {
-            match deadline {
-                Some(at) => sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
-        let (router, login) = (self.router.clone(), self.context.login.clone());
+        let (access, login) = (self.router.access().clone(), self.context.login.clone());
         let target = Target::LockRef(self.lock_ref.clone());
         tokio::select! {
             biased;
             () = stopping.stopped() => Some((Err(status::stopping()), None)),
             // A watch keeps its lockRef alive.
-            refused = router.access().until_refused(&login, Verb::Lock.into(), &target) => {
+            refused = access.until_refused(|| access.check(&login, Verb::Lock.into(), &target)) => {
                 Some((Err(refused), None))
             }
             coming = self.next() => match coming {
@@ -152,10 +144,8 @@ impl Source {
     async fn next(&mut self) -> Coming {
         match self {
             Source::Local(news) => match news.next().await {
-                Some(Ok(news)) => Coming::News(news),
-                Some(Err(Broken::Stopping)) => Coming::Refused(status::stopping()),
-                Some(Err(Broken::Moved)) => Coming::Broken,
-                None => Coming::End,
+                Some(news) => Coming::News(news),
+                None => Coming::Broken,
             },
             Source::Remote(stream) => loop {
                 let outcome = match stream.message().await {
@@ -164,17 +154,13 @@ impl Source {
                     Err(_broken) => return Coming::Broken,
                 };
                 return match outcome {
-                    // That the watch began.
+                    // The watch began.
                     Some(Outcome::News(news)) if news.is_empty() => continue,
                     Some(Outcome::News(news)) => match WatchLockResponse::decode(news) {
                         Ok(news) => Coming::News(relayed(news)),
                         Err(_) => Coming::Broken,
                     },
-                    Some(Outcome::Refusal(answer)) => Coming::Refused(Status::with_details(
-                        Code::from_i32(answer.code),
-                        answer.message,
-                        answer.details,
-                    )),
+                    Some(Outcome::Refusal(refusal)) => Coming::Refused(refused(refusal)),
                     Some(Outcome::Elsewhere(_) | Outcome::Unable(Unable { .. })) | None => {
                         Coming::Broken
                     }
@@ -184,8 +170,8 @@ impl Source {
     }
 }
 
-/// What the home promised counts from when it said so, and nobody knows how long that was on its way: of a lock that ends with
-/// the home nothing is promised here.
+/// The promise of the home counts from its own time, and the delay to here is unknown: of a volatile lock nothing is promised
+/// here.
 fn relayed(mut news: WatchLockResponse) -> WatchLockResponse {
     if !news.durable {
         news.valid_for = news.valid_for.map(|_| prost_types::Duration::default());

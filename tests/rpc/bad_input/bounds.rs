@@ -85,8 +85,7 @@ pub fn creates_and_sessions(stage: &Stage) -> Vec<Row> {
         ));
     }
 
-    let range =
-        "allowed are 100 ms (limits.disconnect_grace_min_ms) to the session's ttl, 30000 ms";
+    let range = "allowed are 100 to 30000 ms (limits.disconnect_grace_min_ms, the session's ttl)";
     for (what, grace, reason, words) in [
         (
             "a grace of 0",
@@ -204,12 +203,12 @@ pub fn creates_and_sessions(stage: &Stage) -> Vec<Row> {
     let close = CloseSessionRequest {
         session: stage.held.lock_ref.clone(),
     };
-    let expected = invalid("session", "MALFORMED", "not a session (a UUID with a dot");
+    let expected = invalid("session", "MALFORMED", "not a session: give the whole text");
     rows.push(row("a lockRef as a session", Call::Close(close), expected));
     let close = CloseSessionRequest {
         session: public_part(&stage.session).to_owned(),
     };
-    let words = "the id of a session lets nobody act for it";
+    let words = "not a session: give the whole text";
     let expected = invalid("session", "MALFORMED", words);
     rows.push(row("the id of a session", Call::Close(close), expected));
     rows

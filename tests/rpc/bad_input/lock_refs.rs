@@ -182,9 +182,7 @@ pub fn lock_refs(stage: &Stage) -> Vec<Row> {
     }
     for (call, field, ask) in lock_ref_calls("default") {
         let words = match field {
-            "session" => {
-                "neither a session (a UUID with a dot and 26 characters behind it, as OpenSession gave it) nor a lockRef"
-            }
+            "session" => "neither a session nor a lockRef: give the whole text",
             _ => "not a lockRef: it has no '/' after the table",
         };
         let expected = invalid(field, "MALFORMED", words);

@@ -411,7 +411,7 @@ async fn two_calls_in_flight_with_one_id_end_the_stream() {
 }
 
 #[tokio::test]
-async fn what_is_small_is_answered_between_what_is_large() {
+async fn a_renewal_is_answered_between_what_is_large() {
     let world = World::new().await;
     let mut client = world.client().await;
     let held = hold(&mut client, "a").await;

@@ -12,7 +12,7 @@ use super::page::{self, Listing};
 use super::parse::{self, FieldProblem, Invalid};
 use crate::engine::LeaseId;
 use crate::limits::Limits;
-use crate::lock::{Key, LockRef, SessionId};
+use crate::lock::{LockRef, SessionId};
 
 /// The longest error about a field, in bytes: it does not repeat what was given.
 const ERROR_BYTES_MAX: usize = 250;
@@ -28,16 +28,16 @@ pub fn page_token(bytes: &[u8]) {
     let (cursor, touch) = text.split_once('\0').unwrap_or((text, ""));
     let mut token = listing.token(cursor);
     let read = listing.after(&token);
-    match cursor.len() <= Key::BYTES_MAX {
-        true => assert_eq!(read, Ok(Some(cursor.to_owned()))),
-        false => assert!(read.is_err()),
-    }
+    assert_eq!(read, Ok(Some(cursor.to_owned())));
     let other = Listing::new("ListLocks", &["orders", "", "all"]);
     assert!(other.after::<String>(&token).is_err());
     let mut touch = touch.chars();
     if let Some(at) = touch.next() {
-        let at = u32::from(at) as usize % token.len();
-        token.replace_range(at..=at, touch.as_str());
+        let mut at = u32::from(at) as usize % token.len();
+        while !token.is_char_boundary(at) {
+            at -= 1;
+        }
+        token.replace_range(at.., touch.as_str());
         is_its_only_spelling(&listing, &token);
     }
 }
@@ -65,10 +65,8 @@ fn read<C>(token: &str, after: Result<Option<C>, Invalid>) -> Option<C> {
             cursor
         }
         Err(error) => {
-            assert_eq!(
-                (error.field, error.problem),
-                ("page_token", FieldProblem::PageToken)
-            );
+            assert_eq!(error.field, "page_token");
+            assert!(matches!(error.problem, FieldProblem::Malformed(_)));
             None
         }
     }
@@ -132,7 +130,7 @@ fn texts(text: &str) {
 }
 
 fn names(text: &str, id: Uuid) -> bool {
-    Uuid::try_parse(text) == Ok(id) && !id.is_nil() && !id.is_max()
+    Uuid::try_parse(text) == Ok(id)
 }
 
 /// What was taken; what was not names its field.
@@ -165,7 +163,7 @@ fn spans(given: prost_types::Duration) {
         assert!(wait <= limits.wait_max());
     }
     taken("mode", parse::mode(given.nanos));
-    if let Some(size) = taken("page_size", page::size(given.nanos, 100, &limits)) {
+    if let Some(size) = taken("page_size", page::size(given.nanos, &limits)) {
         assert!((1..=limits.page_size_max).contains(&size));
     }
 }

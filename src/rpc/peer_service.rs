@@ -1,4 +1,4 @@
-//! What other replicas ask of this one: served here, or answered with who has it. Never passed on.
+//! The calls of other replicas: served here, or answered with the home. Never forwarded.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,10 +15,10 @@ use tonic::{Request, Response, Status};
 use tracing::Span;
 use uuid::Uuid;
 
-use super::super::answer;
-use super::proto::hint_request::What;
-use super::proto::peer_server::{Peer, PeerServer};
-use super::proto::{
+use super::peer::{PeerClient, PeerSecret, id_bytes, message_bytes_max, session_ids};
+use super::peer_proto::hint_request::What;
+use super::peer_proto::peer_server::{Peer, PeerServer};
+use super::peer_proto::{
     DescribeActivityRequest, DescribeActivityResponse, DescribeKeyRequest, DescribeKeyResponse,
     Elsewhere, EndSessionsRequest, EndSessionsResponse, Ended, Exhausted, ForwardRequest,
     ForwardResponse, ForwardWatchRequest, ForwardWatchResponse, ForwardedRenewals, HintRequest,
@@ -26,7 +26,6 @@ use super::proto::{
     RenewSessionResponse, Renewed, Unable, forward_response, forward_watch_response,
     renew_session_response,
 };
-use super::{PeerClient, PeerSecret, id_bytes, message_bytes_max, session_ids, shown};
 use crate::access::Login;
 use crate::clock::{Clock as _, Ids, SystemClock};
 use crate::engine::{Engine, EngineError};
@@ -39,14 +38,14 @@ use crate::rpc::calls::{
     CriticalPut, EndSession, ForceRelease, KeepAlive, OpenSession, ReleaseLock, RenewSession,
     UnaryCall,
 };
-use crate::rpc::deadline::{Deadline, by, by_or};
+use crate::rpc::deadline::{Deadline, by, by_or, until};
 use crate::rpc::listing_turns::listing_turn;
 use crate::rpc::part_limit::{Part, PartLimit};
 use crate::rpc::stopping::Stopping;
-use crate::rpc::watch::{self, Broken};
-use crate::rpc::{parse, status};
+use crate::rpc::watch;
+use crate::rpc::{answer, locks, parse, status};
 
-/// How many calls another replica may have in flight on one connection: all that its clients wait for.
+/// How many calls another replica may have in flight on one connection: all waits of its clients.
 pub const STREAMS_MAX: u32 = 100_000;
 
 /// The service between replicas, on an engine.
@@ -56,11 +55,11 @@ pub struct PeerRpc {
     limits: Arc<Limits>,
     ids: Arc<dyn Ids>,
     stopping: Stopping,
-    /// How those of calls with many parts take turns.
+    /// The turns of the parts of RenewLocks.
     parts: Arc<PartLimit>,
 }
 
-/// Admits those who know the secret.
+/// Admits callers with the secret.
 #[derive(Clone)]
 pub struct KnowsSecret {
     secret: PeerSecret,
@@ -95,7 +94,7 @@ impl PeerRpc {
         }
     }
 
-    /// To be served, to those who know what `client` knows.
+    /// Serves callers with the secret of `client`.
     pub fn guarded(
         self,
         client: &PeerClient,
@@ -132,7 +131,7 @@ impl PeerRpc {
         Deadline::of_request(request.extensions()).answer_within(self.limits.call_max())
     }
 
-    /// Nothing is done for a caller that means another replica.
+    /// Nothing is done for a caller that addresses another replica.
     fn is_meant(&self, to: &[u8]) -> Result<(), Unable> {
         let here = self.engine.replica();
         match Uuid::from_slice(to) {
@@ -167,8 +166,8 @@ impl PeerRpc {
         }
     }
 
-    /// Renews many, each with an outcome of its own. What hangs has half of the time, so that the rest is in time for whoever
-    /// asks from far away.
+    /// Renews many lockRefs, each with an outcome of its own. Each has half of the time, so that the answer is in time for a
+    /// distant caller.
     async fn renew_locks(&self, request: Bytes, context: &CallContext) -> ForwardResponse {
         use forward_response::Outcome;
         let context = &CallContext {
@@ -211,7 +210,7 @@ impl PeerRpc {
         let made = async { Ok(call.serve_locally(&self.engine).await) };
         match by_or(call.answer_by(context), || call.late(), made).await {
             Ok(Ok(answer)) => Outcome::Answer(answer.encode_to_vec().into()),
-            // Whoever asks may be able to, and asks for the key for that. (Not in the middle of a section.)
+            // The asking replica may have a right clock, and takes the key over for that. (Not in the middle of a section.)
             Ok(Err(error @ EngineError::ClockOff)) if !call.is_write() => Outcome::Unable(Unable {
                 nothing_done: true,
                 why: error.to_string(),
@@ -229,7 +228,7 @@ impl PeerRpc {
     }
 }
 
-/// What says nothing about the call itself.
+/// An error that says nothing about the call itself.
 enum NotHere {
     Elsewhere(Elsewhere),
     Unable(Unable),
@@ -367,15 +366,17 @@ impl Peer for PeerRpc {
             Err(late) => return once(Outcome::Refusal(refusal(&late))),
         };
         let begun = stream::iter([news(Outcome::News(Bytes::new()))]);
-        let answered = watch::stream(text, watched, deadline, self.stopping.clone());
-        let answered = answered.map(|answered| match answered {
-            Ok(message) => news(Outcome::News(message.encode_to_vec().into())),
-            Err(broken @ (Broken::Stopping | Broken::Moved)) => news(Outcome::Unable(Unable {
-                nothing_done: true,
-                why: format!("{broken:?}"),
-            })),
-        });
-        Ok(Response::new(Box::pin(begun.chain(answered))))
+        let messages = watch::stream(text, watched);
+        let messages = messages.map(|one| news(Outcome::News(one.encode_to_vec().into())));
+        let mut stopping = self.stopping.clone();
+        let messages = messages.take_until(async move { stopping.stopped().await });
+        let ended = stream::iter([news(Outcome::Unable(Unable {
+            nothing_done: true,
+            why: "the replica stops, or has no more news".to_owned(),
+        }))]);
+        let all = begun.chain(messages).chain(ended);
+        let all = all.take_until(until(deadline.answer_by()));
+        Ok(Response::new(Box::pin(all)))
     }
 
     async fn hint(&self, request: Request<HintRequest>) -> Result<Response<HintResponse>, Status> {
@@ -439,7 +440,7 @@ impl Peer for PeerRpc {
         let _turn = listing_turn(&request, self.answer_by(&request)).await?;
         let ask = request.into_inner();
         Ok(Response::new(match self.is_meant(&ask.to) {
-            Ok(()) => shown::describe_key(&self.engine, &self.limits, ask)?,
+            Ok(()) => locks::describe_served(&self.engine, &self.limits, ask)?,
             // It serves nothing any more.
             Err(_) => DescribeKeyResponse::default(),
         }))
@@ -452,7 +453,7 @@ impl Peer for PeerRpc {
         let _turn = listing_turn(&request, self.answer_by(&request)).await?;
         let ask = request.into_inner();
         Ok(Response::new(match self.is_meant(&ask.to) {
-            Ok(()) => shown::list_keys(&self.engine, &self.limits, ask).await?,
+            Ok(()) => locks::list_served(&self.engine, &self.limits, ask).await?,
             // It serves nothing any more.
             Err(_) => ListKeysResponse::default(),
         }))

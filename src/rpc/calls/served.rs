@@ -1,5 +1,5 @@
-//! Who is the home of the key that a call was about: told in the metadata of its answer, so that a client with several
-//! endpoints can go there itself next time (H10).
+//! Answers with the home of the key in their metadata, so that a client with several endpoints can call it directly next time
+//! (H10).
 
 use fermata_proto::{HOME_ADDRESS, HOME_ID, HOME_TERM};
 use tonic::Response;
@@ -7,17 +7,17 @@ use tonic::metadata::MetadataMap;
 
 use crate::engine::KeyHome;
 
-/// An answer, and who gave it.
+/// An answer, and its home.
 #[derive(Debug)]
 pub struct Served<A> {
-    /// What the caller asked for.
+    /// The answer.
     pub answer: A,
-    /// The home of the key; `None` of a call about a session, and where nothing was done at a home.
+    /// The home of the key; `None` for a session, and without a home.
     pub home: Option<KeyHome>,
 }
 
 impl<A> Served<A> {
-    /// The same with what is made of the answer.
+    /// The same with a mapped answer.
     pub fn map<B>(self, made: impl FnOnce(A) -> B) -> Served<B> {
         Served {
             answer: made(self.answer),
@@ -25,7 +25,7 @@ impl<A> Served<A> {
         }
     }
 
-    /// The answer, with who gave it in its metadata.
+    /// The answer, with the home in its metadata.
     pub fn into_response(self) -> Response<A> {
         let mut response = Response::new(self.answer);
         if let Some(home) = self.home {
