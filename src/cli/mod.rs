@@ -3,11 +3,11 @@
 //! Here words are taken apart and put together; what a lock is, is not known here.
 
 mod backup;
+mod cells;
 pub mod check;
 mod child;
 mod cluster;
 mod delete;
-mod detached;
 pub mod end;
 mod explain;
 mod get;
@@ -85,21 +85,13 @@ enum FermataCommand {
 pub async fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     let cli = match Cli::parse_words(words) {
         Ok(cli) => cli,
-        Err(mut error) => {
-            lock::tip(&mut error);
-            return printed(&error);
-        }
+        Err(error) => return printed(&error),
     };
     if let Err(failure) = cli.refuse_client_options() {
         return failed(&failure);
     }
     let ended = match cli.command {
-        FermataCommand::Serve(args) => {
-            return serve::run(args).await.unwrap_or_else(|error| {
-                say(&error.to_string());
-                error.exit_code()
-            });
-        }
+        FermataCommand::Serve(args) => serve::run(args).await,
         FermataCommand::Check(args) => check::run(args).await.map_err(Failure::from),
         FermataCommand::Schema(args) => schema::run(args).await,
         FermataCommand::Token(args) => token::run(&args),

@@ -1,34 +1,28 @@
-//! `fermata serve`: puts the parts together and runs them until a signal.
+//! `fermata serve`: assembles the parts of a server and runs them until a signal.
 
 mod descriptors;
 mod greeting;
 mod parts;
 mod reload;
-mod signals;
 
 use std::convert::Infallible;
-use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 
-use fermata_command::exit;
-use tokio::sync::oneshot;
-use tokio::task::JoinError;
+use fermata_command::{Failure, exit};
+use nix::sys::signal::Signal;
+use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-use super::cluster::SettingsError;
+use super::end::end;
 use super::settings::Settings;
-use crate::access::AccessError;
+use super::signals::Signals;
 use crate::clock::SystemIds;
-use crate::config::{NoDataDir, Problems};
-use crate::engine::EngineError;
-use crate::server::{self, ListenError, SecretError, Server, Stopped, TlsFileError};
-use crate::store::embedded::{EmbeddedOpenError, EmbeddedStore};
-use crate::telemetry::{self, TelemetryError};
-use descriptors::TooFewDescriptors;
+use crate::server::{Server, Stopped};
+use crate::store::embedded::EmbeddedStore;
+use crate::telemetry;
 use parts::{Net, Prepared, Protected};
 use reload::Watched;
-use signals::{EndSignals, end_at_once};
 
 /// Run the lock service
 ///
@@ -53,99 +47,16 @@ pub struct Args {
     settings: Settings,
 }
 
-/// Why `serve` did not start, or ended other than by a signal.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// Correct the configuration.
-    #[error(transparent)]
-    Config(#[from] Problems),
-    /// Name a data directory.
-    #[error(transparent)]
-    DataDir(#[from] NoDataDir),
-    /// Correct the settings.
-    #[error(transparent)]
-    Settings(#[from] SettingsError),
-    /// Write a longer secret.
-    #[error("peers.secret_file: {0}")]
-    Secret(#[from] SecretError),
-    /// Name other certificates.
-    #[error("peers.tls.{0}")]
-    PeerTls(TlsFileError),
-    /// The same of those for clients.
-    #[error("tls.{0}")]
-    ClientTls(TlsFileError),
-    /// Correct the tokens, or the rules.
-    #[error(transparent)]
-    Access(#[from] AccessError),
-    /// Allow more descriptors, or fewer connections.
-    #[error(transparent)]
-    Descriptors(#[from] TooFewDescriptors),
-    /// Correct `log.filter`.
-    #[error(transparent)]
-    Telemetry(#[from] TelemetryError),
-    /// Free the address, or name another one.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-    /// The system does not say which port it gave, or lets no signals be heard.
-    #[error("cannot {what}: {source}")]
-    System {
-        /// What was asked of it.
-        what: &'static str,
-        /// What it said.
-        source: io::Error,
-    },
-    /// An operator must look at the data directory.
-    #[error(transparent)]
-    Store(#[from] EmbeddedOpenError),
-    /// The store was opened, and then could not be used.
-    #[error("the store cannot be used: {0}")]
-    Engine(#[from] EngineError),
-    /// A fault of this program.
-    #[error("opening the store failed: {0}")]
-    Opening(#[from] JoinError),
-    /// An operator must find out who removed the data directory, and restore a copy.
-    #[error("{0}")]
-    DataLost(String),
-    /// The server went away unasked.
-    #[error(transparent)]
-    Server(#[from] server::ServerError),
-}
-
-impl ServeError {
-    /// What the process ends with.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            ServeError::Config(_)
-            | ServeError::DataDir(_)
-            | ServeError::Settings(_)
-            | ServeError::Secret(_)
-            | ServeError::PeerTls(_)
-            | ServeError::ClientTls(_)
-            | ServeError::Access(_)
-            | ServeError::Descriptors(_)
-            | ServeError::Telemetry(_) => exit::CONFIG,
-            ServeError::Listen(_) | ServeError::System { .. } => exit::OS,
-            ServeError::Store(_) | ServeError::Engine(_) | ServeError::DataLost(_) => {
-                exit::UNAVAILABLE
-            }
-            ServeError::Opening(_) | ServeError::Server(_) => exit::SOFTWARE,
-        }
-    }
-}
-
 /// Runs the command.
-pub async fn run(args: Args) -> Result<u8, ServeError> {
+pub async fn run(args: Args) -> Result<u8, Failure> {
     let mut config = args.settings.clone().load()?;
     let prepared = Prepared::new(&config)?;
     let protected = Protected::new(&config)?;
-    let log_filter = telemetry::init(&config.log)?;
-    descriptors::provide(&mut config)?;
+    let log_filter = telemetry::init(&config.log).map_err(parts::misconfigured)?;
+    descriptors::provide(&mut config);
     parts::warn_where_rules_are_missing(&config);
     parts::warn_where_it_is_insecure(&config);
-    let mut signals = EndSignals::new().map_err(|source| ServeError::System {
-        what: "hear signals",
-        source,
-    })?;
+    let mut signals = EndSignals::new()?;
     let net = Net::bind(&config).await?;
     let started = tokio::select! {
         biased;
@@ -171,33 +82,33 @@ pub async fn run(args: Args) -> Result<u8, ServeError> {
     let mut serving = pin!(server.serve_listeners(net.listeners, async {
         let _ = stopping.await;
     }));
-    let reload = signals.reload();
+    let asked = signals.reload.subscribe();
     let later = async {
-        let following = reload::follow(watched, reload);
+        let following = reload::follow(watched, asked);
         tokio::join!(started.later, following);
         std::future::pending::<Infallible>().await
     };
     tokio::select! {
         biased;
         ended = &mut serving => {
-            ended?;
+            ended.map_err(parts::failed)?;
             return Ok(0);
         }
         never = later => match never {},
-        why = lost(started.embedded.as_deref()) => return Err(ServeError::DataLost(why)),
+        why = lost(started.embedded.as_deref()) => return Err(Failure::new(exit::UNAVAILABLE, why)),
         _ = signals.next() => {}
     }
     let _ = stop.send(());
     let ending = async {
-        let stopped = serving.await?;
-        // Last of all: from then on others may have what this replica had.
+        let stopped = serving.await.map_err(parts::failed)?;
+        // Last: from then on others may have the keys of this replica.
         if timeout(grace, started.engine.leave(grace)).await.is_err() {
             tracing::warn!("the other replicas were not notified that this one stopped");
         }
         if let Some(store) = started.embedded {
             store.shutdown().await;
         }
-        Ok::<_, ServeError>(stopped)
+        Ok::<_, Failure>(stopped)
     };
     let stopped = tokio::select! {
         biased;
@@ -215,7 +126,43 @@ pub async fn run(args: Args) -> Result<u8, ServeError> {
     Ok(0)
 }
 
-/// Why the store is of no use any more, once that is so.
+/// SIGTERM and SIGINT end the service; SIGHUP reloads files.
+struct EndSignals {
+    signals: Signals,
+    reload: watch::Sender<()>,
+}
+
+impl EndSignals {
+    fn new() -> Result<EndSignals, Failure> {
+        let signals = Signals::of(&[Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
+        let signals = signals
+            .map_err(|error| Failure::new(exit::OS, format!("cannot receive signals: {error}")))?;
+        let (reload, _) = watch::channel(());
+        Ok(EndSignals { signals, reload })
+    }
+
+    /// The next signal that ends the service.
+    async fn next(&mut self) -> Signal {
+        loop {
+            match self.signals.next().await {
+                Signal::SIGHUP => {
+                    tracing::info!(
+                        "SIGHUP: reading certificates, tokens, rules and log.filter again"
+                    );
+                    self.reload.send_replace(());
+                }
+                signal => return signal,
+            }
+        }
+    }
+}
+
+/// Acknowledged changes are durable, so nothing needs an orderly end.
+fn end_at_once(signal: Signal) -> ! {
+    end(i32::from(exit::SIGNAL) + signal as i32)
+}
+
+/// Returns the reason once the store is lost.
 async fn lost(store: Option<&EmbeddedStore>) -> String {
     match store {
         Some(store) => store.until_lost().await,

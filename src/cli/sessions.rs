@@ -9,7 +9,7 @@ use fermata_command::{Failure, Remote, Span};
 use fermata_proto as proto;
 use serde_json::json;
 
-use super::locks::{IDENTITY, age, lease_left, parse_count, short, with_identities};
+use super::cells::{IDENTITY, age, lease_left, parse_count, short, table_of};
 use super::views;
 
 const HELP: &str = "\
@@ -158,7 +158,7 @@ fn list(sessions: &[proto::SessionInfo], now: SystemTime, colour: bool) -> Strin
             short(&session.replica),
         ]
     });
-    with_identities(&columns, rows.collect()).render(colour)
+    table_of(&columns, rows.collect()).render(colour)
 }
 
 fn span(span: Option<prost_types::Duration>) -> String {

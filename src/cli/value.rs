@@ -6,12 +6,11 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use fermata_client::{Client, LockStatus, LostReason, WaitError, public_part};
 use fermata_command::output::{Format, print_bytes, print_json};
-use fermata_command::remote::variable;
+use fermata_command::remote::{LOCK_REF_VARIABLE, variable};
 use fermata_command::{Failure, exit};
 use fermata_files::{ReadError, read_to_end};
 use serde_json::json;
 
-use super::lock::LOCK_REF_VARIABLE;
 use crate::lock::LockRef;
 
 /// The most that `limits.value_bytes_max` can be.

@@ -201,7 +201,6 @@ fn a_dumb_terminal_gets_plain_text() {
     );
     let screen = terminal.shows("status=0\n");
     assert!(screen.contains("REPLICA"), "{screen}");
-    assert!(!terminal.on_other_screen());
 }
 
 /// What a key could hide, or turn around, is shown as what it is by all that prints it.

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::ops::RangeInclusive;
 
-use unicode_width::UnicodeWidthStr;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::environment::variable;
 
@@ -119,6 +119,22 @@ pub fn padded(text: &str, to: usize) -> String {
     format!("{text}{}", " ".repeat(missing))
 }
 
+/// The beginning of a line that fits into so many columns of a terminal. Escape sequences take none.
+pub fn cut(line: &str, columns: usize) -> &str {
+    let (mut used, mut escaped) = (0, false);
+    for (at, c) in line.char_indices() {
+        escaped |= c == '\u{1b}';
+        if !escaped {
+            used += c.width().unwrap_or(0);
+        }
+        escaped &= !c.is_ascii_alphabetic();
+        if used > columns {
+            return &line[..at];
+        }
+    }
+    line
+}
+
 /// What a table shows of a cell: one line, and `-` where it is empty.
 pub fn cell(text: &str) -> String {
     match text {
@@ -219,6 +235,18 @@ mod tests {
     fn a_terminal_of_which_nothing_is_known_is_asked_for_nothing() {
         assert!(is_able(Some("xterm")));
         assert!(!is_able(Some("dumb")) && !is_able(None));
+    }
+
+    #[test]
+    fn a_line_is_cut_at_the_width_of_the_terminal() {
+        for (line, columns, fits) in [
+            ("abc", 3, "abc"),
+            ("abcd", 3, "abc"),
+            ("订单", 3, "订"),
+            ("\u{1b}[1mabcd", 3, "\u{1b}[1mabc"),
+        ] {
+            assert_eq!(cut(line, columns), fits);
+        }
     }
 
     #[test]

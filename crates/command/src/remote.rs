@@ -30,6 +30,8 @@ const ENDPOINT_DEFAULT: &str = "http://127.0.0.1:7450";
 pub const ENDPOINT_VARIABLE: &str = "FERMATA_ENDPOINT";
 /// The same for the table.
 pub const TABLE_VARIABLE: &str = "FERMATA_TABLE";
+/// The variable that hands the lockRef of `fermata lock` to its command.
+pub const LOCK_REF_VARIABLE: &str = "FERMATA_LOCK_REF";
 /// Those for what a client is known by, and whom it trusts.
 const TOKEN_VARIABLE: &str = "FERMATA_TOKEN";
 const TOKEN_FILE_VARIABLE: &str = "FERMATA_TOKEN_FILE";

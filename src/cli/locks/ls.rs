@@ -6,7 +6,7 @@ use fermata_command::output::{Format, colour, print_json, print_text, say};
 use fermata_command::{Failure, Remote};
 use fermata_proto as proto;
 
-use super::{IDENTITY, age, durability, lease_left, parse_count, short, with_identities};
+use crate::cli::cells::{IDENTITY, age, durability, lease_left, parse_count, short, table_of};
 use crate::cli::views;
 
 const HELP: &str = "\
@@ -96,15 +96,15 @@ fn list(locks: &[proto::LockSummary], now: SystemTime, colour: bool) -> String {
             holder.name,
         ]
     });
-    with_identities(&columns, rows.collect()).render(colour)
+    table_of(&columns, rows.collect()).render(colour)
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
-    use super::super::tests::holder;
     use super::*;
+    use crate::cli::cells::tests::holder;
 
     #[test]
     fn a_list_tells_who_holds_where_and_how_many_wait() {

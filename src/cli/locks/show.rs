@@ -7,7 +7,7 @@ use fermata_command::output::{Format, Table, colour, one_line, padded, print_jso
 use fermata_command::{Failure, Remote};
 use fermata_proto as proto;
 
-use super::{IDENTITY, age, durability, lease_left, with_identities};
+use crate::cli::cells::{IDENTITY, age, durability, lease_left, table_of};
 use crate::cli::views;
 use crate::lock::EntryName;
 
@@ -199,7 +199,7 @@ fn entries(lock: &proto::DescribeLockResponse, now: SystemTime) -> Table {
             durability(entry),
         ]
     });
-    with_identities(&columns, rows.collect())
+    table_of(&columns, rows.collect())
 }
 
 /// Who serves the key, and where that takes calls, as far as it is known to live.
@@ -225,8 +225,8 @@ fn source(lock: &proto::DescribeLockResponse) -> &'static str {
 mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
-    use super::super::tests::holder;
     use super::*;
+    use crate::cli::cells::tests::holder;
 
     fn key_home(address: &str) -> Option<proto::KeyHome> {
         Some(proto::KeyHome {
