@@ -1,7 +1,5 @@
 //! The flags that are settings: what `serve` and `check` have in common.
 
-use fermata_command::output::say;
-
 use super::cluster::{ClusterFlags, SettingsFile};
 use crate::config::{Config, Flag, Problems, Sources};
 
@@ -39,7 +37,7 @@ pub struct Settings {
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
 
-    /// Log these events: a level, or target=level with commas between [default: info,scylla=warn]
+    /// Log these events: a level, or target=level with commas between [default: info,scylla=warn,h2=error]
     #[arg(long, value_name = "FILTER")]
     pub log_filter: Option<String>,
 
@@ -99,11 +97,6 @@ impl Settings {
             environment: Sources::process_environment(),
             flags: self.into_flags(),
         };
-        for (name, meant) in sources.overlooked() {
-            say(&format!(
-                "{name} is no setting, and counts for nothing; {meant} is one"
-            ));
-        }
         Config::load(&sources)
     }
 

@@ -48,7 +48,7 @@ pub fn configuration(bytes: &[u8]) {
             )
         })
         .collect();
-    // So that it does not depend on the machine.
+    // Independent of the machine.
     let flags = vec![Flag {
         name: "--data-dir",
         key: "data_dir".to_owned(),

@@ -106,7 +106,7 @@ REPLICA ADDRESS VERSION SESSIONS KEYS GRANTS/S READS/S WRITES/S LWTS/S CONFLICTS
     terminal.hides("no answer");
     terminal.resize(10, 31);
     terminal.until("a cut table", |screen| {
-        screen.contains("KEY    OWNER") && !screen.contains("MEAN WAIT")
+        screen.contains("KEY  OWNER") && !screen.contains("MEAN WAIT")
     });
     terminal.ctrl_c();
     terminal.shows("status=130\nprompt> ");
