@@ -11,21 +11,19 @@ use fermata_command::{Failure, exit};
 use fermata_files::{ReadError, read_to_end};
 use serde_json::json;
 
+use crate::limits::VALUE_BYTES_MAX;
 use crate::lock::LockRef;
-
-/// The most that `limits.value_bytes_max` can be.
-const VALUE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Reads a value from where it was said to be.
 pub fn read(given: Option<&str>, file: Option<&PathBuf>) -> Result<Bytes, Failure> {
     match (given, file) {
         (Some("-"), None) => {
-            let from_stdin = read_to_end(io::stdin().lock(), VALUE_BYTES_MAX);
+            let from_stdin = read_to_end(io::stdin().lock(), VALUE_BYTES_MAX as u64);
             value(from_stdin, "stdin")
         }
         (Some(text), None) => Ok(Bytes::copy_from_slice(text.as_bytes())),
         (None, Some(file)) => {
-            let from_file = fermata_files::read(file, VALUE_BYTES_MAX);
+            let from_file = fermata_files::read(file, VALUE_BYTES_MAX as u64);
             value(from_file, &file.display().to_string())
         }
         (Some(_), Some(_)) => Err(Failure::usage("give the value or --file, not both")),

@@ -14,7 +14,7 @@ use super::peers::PeersConfig;
 use super::store::{StoreConfig, StoreKind};
 use crate::limits::Limits;
 use crate::lock::{TableName, TableNameError};
-use crate::server::check_listen;
+use crate::server::{GRACE, check_listen};
 
 /// All settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ impl Default for Config {
             tls: ClientTlsConfig::default(),
             auth: AuthConfig::default(),
             data_dir: None,
-            shutdown_grace: Span::from_secs(10),
+            shutdown_grace: Span::from_duration(GRACE),
             store: StoreConfig::default(),
             peers: PeersConfig::default(),
             limits: Limits::default(),

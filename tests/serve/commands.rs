@@ -300,5 +300,5 @@ fn commands_work_through_a_socket_and_serve_says_how() {
         .output()
         .unwrap();
     assert_eq!(refused.status.code(), Some(69), "{}", said(&refused));
-    assert_says(&refused, &format!("nobody listens on {socket}"));
+    assert_says(&refused, &socket);
 }
