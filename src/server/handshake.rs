@@ -15,7 +15,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::client_tls;
 use super::connection::{Admitted, GO_AWAY_WITHIN, HELLO_WITHIN};
-use super::wire::{Socket, Wire, plain};
+use super::wire::{Socket, ByteStream, plain};
 use crate::access::Origin;
 use crate::clock::{Clock as _, SystemClock};
 use crate::log_throttle::LogThrottle;
@@ -36,7 +36,7 @@ pub(super) fn secured<E>(
     incoming: impl Stream<Item = Result<Admitted<Socket>, E>>,
     side: Side,
     acceptor: impl Fn() -> TlsAcceptor,
-) -> impl Stream<Item = Result<Admitted<Box<dyn Wire>>, E>> {
+) -> impl Stream<Item = Result<Admitted<Box<dyn ByteStream>>, E>> {
     let begun = (Box::pin(incoming), JoinSet::new());
     let acceptor = Arc::new(acceptor);
     stream::unfold(begun, move |(mut incoming, mut handshakes)| {
@@ -66,7 +66,7 @@ async fn handshake(
     acceptor: TlsAcceptor,
     side: Side,
     admitted: Admitted<Socket>,
-) -> Option<Admitted<Box<dyn Wire>>> {
+) -> Option<Admitted<Box<dyn ByteStream>>> {
     let Admitted {
         io: Socket::Tcp(io),
         origin,

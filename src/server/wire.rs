@@ -45,14 +45,14 @@ impl Connected for Socket {
 }
 
 /// The bytes of a connection, with TLS or without.
-pub(super) trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
+pub(super) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for T {}
 
 /// A connection without TLS.
-pub(super) fn plain(admitted: Admitted<Socket>) -> Admitted<Box<dyn Wire>> {
+pub(super) fn plain(admitted: Admitted<Socket>) -> Admitted<Box<dyn ByteStream>> {
     admitted.map(|io| match io {
-        Socket::Tcp(io) => Box::new(io) as Box<dyn Wire>,
+        Socket::Tcp(io) => Box::new(io) as Box<dyn ByteStream>,
         Socket::Unix(io) => Box::new(io),
     })
 }
