@@ -10,6 +10,15 @@ use crate::lock::{CoreLimits, Key};
 /// The most that `streams_per_connection_max` may be: each takes 1 KiB of the window of its connection.
 pub const STREAMS_PER_CONNECTION_MAX: u32 = 16 * 1024;
 
+/// The size limit of the headers of a call.
+pub const HEADERS_BYTES_MAX: u32 = 16 * 1024;
+
+/// The size limit of the identity of a client.
+pub const IDENTITY_BYTES_MAX: usize = 256;
+
+/// The maximum number of connections of other replicas: a few each, of some hundreds.
+pub const PEER_CONNECTIONS_MAX: usize = 2_000;
+
 /// The most that `value_bytes_max` may be.
 pub const VALUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 

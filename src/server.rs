@@ -37,7 +37,7 @@ pub use listen::{
 use crate::access::Access;
 use crate::clock::Ids;
 use crate::engine::Engine;
-use crate::limits::Limits;
+use crate::limits::{HEADERS_BYTES_MAX, Limits, PEER_CONNECTIONS_MAX};
 use crate::rpc::AccessCheck;
 use crate::rpc::budget::{AccountLimits, Accounts};
 use crate::rpc::call_layer::CallLayer;
@@ -58,9 +58,6 @@ const PING_EVERY: Duration = Duration::from_secs(10);
 /// The time for the answer to a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The size limit of the headers of a call.
-const HEADERS_BYTES_MAX: u32 = 16 * 1024;
-
 /// The largest window of a stream, in bytes. A smaller message fits whole, without further round trips.
 const STREAM_WINDOW_MAX: u32 = 16 * 1024 * 1024;
 /// The window of a connection, in messages: messages that wait for room hold two of them at most.
@@ -68,9 +65,6 @@ const WINDOWS_PER_CONNECTION: u32 = 4;
 /// The least window of a connection for each of its calls, in bytes. h2 closes a connection (ENHANCE_YOUR_CALM) with too many
 /// small unread frames: each counts as 256 bytes, and half the window is the limit. A burst of all allowed calls stays below.
 const WINDOW_PER_CALL: u32 = 1024;
-
-/// The maximum number of connections of other replicas: a few each, of some hundreds.
-pub const PEER_CONNECTIONS_MAX: usize = 2_000;
 
 /// The size limit of a message of health or reflection.
 const SMALL_MESSAGE_BYTES_MAX: usize = 16 * 1024;

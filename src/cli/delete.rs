@@ -1,4 +1,4 @@
-//! `fermata delete`: takes away the value of a key, in a section of its own or under a lock that somebody else took.
+//! `fermata delete`: deletes the value of a key, under a lock of its own or under a lockRef.
 
 use fermata_client::{CallNumbers, Mutation};
 use fermata_command::{Failure, Remote};
@@ -32,7 +32,11 @@ Examples:
 #[command(after_help = HELP)]
 pub struct Args {
     /// The key
-    #[arg(value_name = "KEY", required_unless_present = "lock_ref")]
+    #[arg(
+        value_name = "KEY",
+        required_unless_present = "lock_ref",
+        conflicts_with = "lock_ref"
+    )]
     key: Option<String>,
 
     /// Delete as the holder: under this lockRef [default: FERMATA_LOCK_REF]
@@ -51,8 +55,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
     let client = args.remote.client()?;
     let (lock_ref, fencing_token) = match args.lock_ref {
         Some(named) => {
-            let (lock_ref, fencing_token) =
-                value::granted_alone(&client, named.as_deref(), args.key).await?;
+            let (lock_ref, fencing_token) = value::granted(&client, named).await?;
             client
                 .critical_write(&lock_ref, Mutation::Delete, &CallNumbers::default())
                 .await?;

@@ -41,5 +41,5 @@ pub async fn hold(
         }
     };
     release_lost(guard).await;
-    Err(Failure::new(exit::LOCK_LOST, lost_words(key, &lost)))
+    Err(Failure::new(exit::FAILED, lost_words(key, &lost)))
 }

@@ -36,7 +36,7 @@ pub async fn release(
         Ok(Ok(())) => return Ok(()),
         Ok(Err(ReleaseError::Lost(lost))) => {
             let words = format!("the lock on {key} was lost before its release: {lost}");
-            return Err(Failure::new(exit::LOCK_LOST, words));
+            return Err(Failure::new(exit::FAILED, words));
         }
         Ok(Err(error)) => error.to_string(),
         Err(signal) => format!("{signal} came before an answer"),

@@ -334,7 +334,7 @@ impl LockedCommand {
     async fn end(mut self, status: u8) -> Result<u8, Failure> {
         if self.is_lost {
             release_lost(self.guard).await;
-            return Err(Failure::new(exit::LOCK_LOST, ""));
+            return Err(Failure::new(exit::FAILED, ""));
         }
         release(self.guard, &self.key, None, &mut self.signals).await?;
         Ok(status)

@@ -1,4 +1,4 @@
-//! Waiting for a lock on the command line: the progress goes to stderr, and a signal releases the entry.
+//! The wait for a lock on the command line: progress goes to stderr, and a signal releases the entry.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use fermata_client::{
     WaitError, WaitFailure, public_part,
 };
 use fermata_command::output::{one_line, say};
-use fermata_command::remote::{LOCK_REF_VARIABLE, variable};
+use fermata_command::remote::{LOCK_REF_VARIABLE, LOOK_EVERY, variable};
 use fermata_command::{Failure, Span, exit};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -16,12 +16,10 @@ use tokio::time::timeout;
 use super::leaving::give_up;
 use super::signals::{Signals, finish_after};
 
-/// A wait is reported when the position changes or the server is lost, and at least this often.
+/// The longest interval between two reports of a wait. A new position, or the loss of the server, is reported at once.
 const REPORTED_EVERY: Duration = Duration::from_secs(30);
-/// How often a report looks for the state of the servers, and how long it waits for the name of the holder.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How to take the lock.
+/// The options for taking a lock.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Taking the lock")]
 pub struct LockFlags {
@@ -54,7 +52,7 @@ pub struct LockFlags {
     pub owner: Option<String>,
 }
 
-/// As `flock` takes it as well.
+/// A span, or seconds as `flock` has them.
 fn span_or_seconds(text: &str) -> Result<Span, String> {
     let span = seconds(text).or_else(|| text.parse().ok());
     span.ok_or_else(|| {
@@ -79,7 +77,7 @@ fn seconds(text: &str) -> Option<Span> {
 }
 
 impl LockFlags {
-    /// With this TTL, where none was given.
+    /// With this default TTL.
     #[must_use]
     pub fn or_ttl(self, ttl: Duration) -> LockFlags {
         LockFlags {
@@ -88,7 +86,7 @@ impl LockFlags {
         }
     }
 
-    /// Takes an entry, in a session of its own where it shall live by its connection.
+    /// Takes an entry; with --disconnect-grace in a session of its own.
     async fn enqueue(
         &self,
         client: &Client,
@@ -123,7 +121,7 @@ impl LockFlags {
         }
     }
 
-    /// The lock is held, and it is not waited for any longer.
+    /// The failure of a wait that is over.
     async fn conflict(
         &self,
         awaited: &AwaitedKey<'_>,
@@ -153,7 +151,7 @@ impl LockFlags {
         Failure::new(status, message)
     }
 
-    /// Takes the lock, or gives its entry in the queue up.
+    /// Takes the lock, or releases its entry in the queue.
     pub async fn lock(
         &self,
         client: &Client,
@@ -203,7 +201,7 @@ impl LockFlags {
     }
 }
 
-/// What became of an entry that was given up.
+/// The fate of a released entry, in words.
 fn what_became(is_released: bool) -> &'static str {
     match is_released {
         true => "the queue entry is released",
@@ -211,7 +209,7 @@ fn what_became(is_released: bool) -> &'static str {
     }
 }
 
-/// Takes an entry. After a signal it is given back, as soon as the server has named it.
+/// Takes an entry. After a signal it is released as soon as the server has named it.
 async fn take_entry(
     creating: impl Future<Output = Result<QueueEntry, Failure>>,
     key: &str,
@@ -232,22 +230,22 @@ async fn take_entry(
     Err(Failure::signal(signal, what))
 }
 
-/// A key that is waited for.
+/// A key with a wait.
 struct AwaitedKey<'a> {
     client: &'a Client,
     table: &'a str,
     key: &'a str,
-    /// Why no server answers the wait, where that is so.
+    /// Why no server answers the wait, if none does.
     failing: WaitFailure,
 }
 
 impl AwaitedKey<'_> {
-    /// Reports the wait on stderr for as long as it is polled.
+    /// Reports the wait on stderr while polled.
     async fn report(&self, mut reports: watch::Receiver<Option<Progress>>) -> Infallible {
         let start = self.client.clock().now();
         let mut reported: Option<((u32, bool), Moment)> = None;
         loop {
-            // A server that stops to answer changes nothing there.
+            // The loss of a server is no change of these.
             let _ = timeout(LOOK_EVERY, reports.changed()).await;
             let Some(progress) = *reports.borrow_and_update() else {
                 continue;
@@ -272,7 +270,7 @@ impl AwaitedKey<'_> {
         }
     }
 
-    /// Who holds the key, as far as this client may see that.
+    /// The holder of the key, if this client may see it.
     async fn holder(&self) -> Option<String> {
         let described = self.client.describe_lock(self.table, self.key, 1);
         let lock = timeout(LOOK_EVERY, described).await.ok()?.ok()?;
@@ -287,7 +285,7 @@ impl AwaitedKey<'_> {
     }
 }
 
-/// A line about a wait that has taken `waited`. An estimate counts down from when it was told.
+/// A line about a wait of `waited` so far. An estimate counts down from its arrival.
 fn waiting_words(key: &str, reported: Progress, waited: Duration, others: &str) -> String {
     let ahead = match reported.position {
         0 => "next in the queue".to_owned(),

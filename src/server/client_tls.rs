@@ -18,14 +18,13 @@ use x509_cert::der::Decode as _;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
+use crate::limits::IDENTITY_BYTES_MAX;
+
 /// A certificate with less time than this left is reported.
 const EXPIRES_SOON: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The start of a workload's name in a certificate.
 const SPIFFE: &str = "spiffe://";
-
-/// The longest identity, in bytes.
-const IDENTITY_BYTES_MAX: usize = 256;
 
 /// The files, as PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]

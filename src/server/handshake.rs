@@ -15,7 +15,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::client_tls;
 use super::connection::{Admitted, GO_AWAY_WITHIN, HELLO_WITHIN};
-use super::wire::{Socket, ByteStream, plain};
+use super::wire::{ByteStream, Socket, plain};
 use crate::access::Origin;
 use crate::clock::{Clock as _, SystemClock};
 use crate::log_throttle::LogThrottle;

@@ -85,7 +85,7 @@ impl From<CreateError> for Failure {
         let code = match error {
             CreateError::Invalid(_) => exit::USAGE,
             CreateError::NotFound(_) => exit::NO_INPUT,
-            CreateError::SessionEnded(_) => exit::LOCK_LOST,
+            CreateError::SessionEnded(_) => exit::FAILED,
             CreateError::Limit(_) => exit::TEMPORARY,
             CreateError::Denied(_) => exit::DENIED,
             CreateError::Unavailable(_) | CreateError::Other(_) => exit::UNAVAILABLE,
@@ -108,7 +108,7 @@ impl From<CreateError> for Failure {
 impl From<SessionError> for Failure {
     fn from(error: SessionError) -> Failure {
         let code = match error {
-            SessionError::Ended(_) => exit::LOCK_LOST,
+            SessionError::Ended(_) => exit::FAILED,
             SessionError::Invalid(_) => exit::USAGE,
             SessionError::Limit(_) => exit::TEMPORARY,
             SessionError::Denied(_) => exit::DENIED,
@@ -122,7 +122,7 @@ impl From<WaitError> for Failure {
     fn from(error: WaitError) -> Failure {
         let code = match error {
             WaitError::TimedOut { .. } => exit::TIMED_OUT,
-            WaitError::Lost(_) => exit::LOCK_LOST,
+            WaitError::Lost(_) => exit::FAILED,
             WaitError::Invalid(_) => exit::USAGE,
             WaitError::Limit(_) => exit::TEMPORARY,
             WaitError::Denied(_) => exit::DENIED,
@@ -148,7 +148,7 @@ impl From<CriticalError> for Failure {
             CriticalError::Lost(ref lost) if lost.reason == LostReason::NeverIssued => {
                 exit::NO_INPUT
             }
-            CriticalError::Lost(_) => exit::LOCK_LOST,
+            CriticalError::Lost(_) => exit::FAILED,
             CriticalError::Invalid(_) => exit::USAGE,
             CriticalError::Limit(_) | CriticalError::Overtaken(_) => exit::TEMPORARY,
             CriticalError::Denied(_) => exit::DENIED,
@@ -164,7 +164,7 @@ impl From<CriticalError> for Failure {
 impl From<ReleaseError> for Failure {
     fn from(error: ReleaseError) -> Failure {
         let code = match error {
-            ReleaseError::Lost(_) => exit::LOCK_LOST,
+            ReleaseError::Lost(_) => exit::FAILED,
             ReleaseError::Invalid(_) => exit::USAGE,
             ReleaseError::Limit(_) => exit::TEMPORARY,
             ReleaseError::Denied(_) => exit::DENIED,

@@ -16,7 +16,7 @@ use crate::span::Span;
 pub const CLIENT_OPTIONS: &str = "Options of all client commands";
 
 /// The interval between two looks for an answer of a server.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The default address of a service.
 const ENDPOINT_DEFAULT: &str = "http://127.0.0.1:7450";

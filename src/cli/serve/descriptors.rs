@@ -3,7 +3,7 @@
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::config::Config;
-use crate::server::PEER_CONNECTIONS_MAX;
+use crate::limits::PEER_CONNECTIONS_MAX;
 
 /// Descriptors beside connections of clients: connections of other replicas; and 768 for the store, the nodes of a cluster, listeners
 /// and the runtime.

@@ -28,7 +28,7 @@ pub fn misconfigured(error: impl Display) -> Failure {
 
 /// The server failed.
 pub fn failed(error: impl Display) -> Failure {
-    Failure::new(exit::SOFTWARE, error.to_string())
+    Failure::new(exit::FAILED, error.to_string())
 }
 
 fn not_listening(error: impl Display) -> Failure {

@@ -120,12 +120,11 @@ impl Watched {
             }
             (self.take)()?;
             let what = self.what;
-            match &looked.taken {
-                Some((taken, _)) if is_asked || *taken != contents => {
-                    tracing::info!("{what}: reloaded");
-                }
-                // The version of the start, most likely.
-                _ => tracing::debug!("{what}: reloaded"),
+            let before = looked.taken.as_ref();
+            // The first time the contents are those of the start, most likely.
+            match is_asked || before.is_some_and(|(taken, _)| *taken != contents) {
+                true => tracing::info!("{what}: reloaded"),
+                false => tracing::debug!("{what}: reloaded"),
             }
             looked.taken = Some((contents, Instant::now()));
             Ok(())
