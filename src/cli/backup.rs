@@ -28,16 +28,16 @@ schema restored --help`.
 A failed or interrupted backup leaves no file. After SIGKILL or a crash, delete
 .FILE.*.partial.
 
-Exit status: 0; 64 malformed; 65 it did not come whole; 69 no server; 73 there
-is such a file; 74 it cannot be written, or it is made and not printed;
-75 another one is being made; 77 not allowed (it takes `admin` and `read` for
-everything); 128+n ended by signal n.
+Exit status: 0; 64 malformed; 65 the backup is incomplete; 69 no server; 73 the
+file exists; 74 it cannot be written, or the summary not be printed; 75 another
+backup is running; 77 not allowed (it needs `admin` and `read` for everything);
+128+n ended by signal n.
 
 Examples:
   fermata backup /backups/fermata-$(date +%F)
   fermata backup --endpoint unix:/run/fermata/socket locks.backup";
 
-/// Write all that an embedded store has to a file, while it serves
+/// Back up the embedded store to a file, while it serves
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = BACKUP_HELP)]
 pub struct BackupArgs {
@@ -66,7 +66,7 @@ then a client may rely on a lock that the backup lacks.
 
 Exit status: 0; 64 malformed; 65 the file is no whole backup; 73 the directory
 has a store, or cannot be written; 74 the file cannot be read, or, once the
-store is made, what it has not be printed.
+store is made, the summary not be printed.
 
 Examples:
   fermata restore /backups/fermata-2026-11-26 --data-dir /var/lib/fermata

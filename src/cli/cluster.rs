@@ -19,7 +19,7 @@ const PASSWORD_VARIABLE: &str = "FERMATA_CASSANDRA_PASSWORD";
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Settings")]
 pub struct SettingsFile {
-    /// Read settings from this TOML file (none is read unless it is named)
+    /// File with settings (TOML)
     #[arg(long, value_name = "FILE", env = "FERMATA_CONFIG",
           value_parser = OsStringValueParser::new().map(PathBuf::from))]
     config: Option<PathBuf>,
@@ -32,51 +32,51 @@ impl SettingsFile {
     }
 }
 
-/// The flags that are settings of Cassandra. Each can also be in the file or in the environment.
+/// The flags for settings of Cassandra.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 #[command(next_help_heading = "Settings for Cassandra")]
 pub struct ClusterFlags {
-    /// Nodes to ask first, HOST or HOST:PORT, with commas between
+    /// First nodes to ask, HOST or HOST:PORT, with commas
     #[arg(long, value_name = "HOSTS")]
     contact_points: Option<String>,
 
-    /// Where the tables are [default: fermata]
+    /// Keyspace of the tables [default: fermata]
     #[arg(long, value_name = "NAME")]
     keyspace: Option<String>,
 
-    /// Log in as this user [default: no login, for a cluster that asks for none]
+    /// User of the login [default: no login]
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
 
-    /// A file with nothing but the password [default: what FERMATA_CASSANDRA_PASSWORD holds]
+    /// File with the password alone [default: the variable FERMATA_CASSANDRA_PASSWORD]
     #[arg(long, value_name = "FILE")]
     password_file: Option<String>,
 
-    /// The datacenter whose nodes are asked before others; with local_quorum the one whose majority agrees
+    /// Preferred datacenter; with local_quorum that of the majority
     #[arg(long, value_name = "NAME")]
     datacenter: Option<String>,
 
-    /// Whose majority must agree: quorum, or local_quorum for a keyspace in one datacenter [default: quorum]
+    /// Majority that must agree: quorum, or local_quorum for a keyspace in one datacenter [default: quorum]
     #[arg(long, value_name = "WHOSE")]
     consistency: Option<String>,
 
-    /// Encrypt, and trust nodes whose certificates are signed by those in this file (PEM)
+    /// CAs of the nodes (PEM); turns TLS on
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<String>,
 
-    /// The certificate to show to nodes that ask for one (PEM)
+    /// Certificate of this client (PEM)
     #[arg(long, value_name = "FILE")]
     tls_certificate: Option<String>,
 
-    /// The key of that certificate (PEM)
+    /// Its key (PEM)
     #[arg(long, value_name = "FILE")]
     tls_key: Option<String>,
 
-    /// Whether a node's certificate must name the address that it is reached at [default: true]
+    /// Whether a node's certificate must name its address [default: true]
     #[arg(long, value_name = "BOOL")]
     tls_verify_host: Option<String>,
 
-    /// The client library: scylla, or cassandra-cpp in a program that was built with it [default: scylla]
+    /// Client library: scylla, or cassandra-cpp if built in [default: scylla]
     #[arg(long, value_name = "NAME")]
     driver: Option<String>,
 }

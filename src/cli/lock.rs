@@ -50,7 +50,7 @@ pub struct Args {
     #[arg(short = 'c', long = "command", value_name = "SCRIPT")]
     script: Option<OsString>,
 
-    /// The key to lock, also one that begins with -
+    /// The key to lock; it may begin with -
     #[arg(
         long = "key",
         id = "named_key",
@@ -72,9 +72,9 @@ pub struct Args {
 }
 
 const HELP: &str = "\
-The command finds FERMATA_LOCK_REF, FERMATA_FENCING_TOKEN and FERMATA_KEY in
-its environment. Signals are passed on. A lost lock ends the command and all
-processes that it started. --ttl is 60s by default. Details: docs/lock.md
+FERMATA_LOCK_REF, FERMATA_FENCING_TOKEN and FERMATA_KEY are set for the
+command. Signals are passed on. A lost lock ends the command and all processes
+that it started. --ttl is 60s by default. Details: docs/lock.md
 
 Exit status: that of the command, 128+n if signal n ended it; 64 malformed;
 66 no such table; 69 no server; 70 the lock was lost; 71 the command could not

@@ -41,7 +41,7 @@ Examples:
   fermata serve                             # on this machine
   fermata lock orders-42 -- ./charge.sh 42  # one at a time
   fermata locks ls                          # who holds what
-  fermata locks top                         # what others wait for, live
+  fermata locks top                         # live: keys with waiters
   fermata put greeting hello && fermata get greeting
 
 Every command has its own --help, with examples and exit statuses.";

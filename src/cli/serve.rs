@@ -26,21 +26,21 @@ use reload::Watched;
 
 /// Run the lock service
 ///
-/// Serves gRPC until SIGTERM or SIGINT. SIGHUP has it read certificates, tokens, rules and `log.filter` again, unless it
-/// was started to ignore that (`nohup`). Without any setting it listens on 127.0.0.1:7450 and keeps its data in one
-/// directory. With --store cassandra any number of replicas keep it in one cluster; the tables are made by `fermata
-/// schema apply`, and a replica waits until the cluster is there. Every setting can also be in a file (--config) or in
-/// an environment variable: `limits.value_bytes_max` is FERMATA_CFG_LIMITS__VALUE_BYTES_MAX. `fermata check` shows what
-/// is in force.
+/// Serves gRPC until SIGTERM or SIGINT. Without settings it listens on 127.0.0.1:7450 and keeps its data in one directory.
+/// With --store cassandra, any number of replicas keep their data in one cluster: `fermata schema apply` makes the tables,
+/// and a replica waits for the cluster.
 ///
-/// The first signal ends it in an orderly way: keys that are in use are handed over to other replicas (half of
-/// --shutdown-grace, 5 s at most), then open calls have --shutdown-grace, and handing over what is left, and telling the
-/// others, as much again at most. A second one ends it at once.
+/// Each setting can also stand in a file (--config) or in an environment variable: FERMATA_CFG_LIMITS__VALUE_BYTES_MAX is
+/// `limits.value_bytes_max`. `fermata check` prints the settings in force.
+///
+/// The first signal stops it in order: keys in use are handed over to other replicas (half of --shutdown-grace, 5 s at
+/// most), open calls have --shutdown-grace, and the rest of the hand-over takes as much again at most. A second signal ends
+/// it at once. SIGHUP reloads certificates, tokens, rules and `log.filter`, unless the process was started to ignore it
+/// (`nohup`).
 #[derive(Debug, Clone, clap::Args)]
 #[command(
-    after_help = "Exit status: 0 stopped by a signal; 69 the store cannot be opened, or its directory was removed; 70 it failed \
-    while it ran; 71 an address cannot be listened on; 78 the configuration is not valid; 130 or 143 \
-    ended at once by a second signal."
+    after_help = "Exit status: 0 stopped by a signal; 69 the store does not open, or its directory was removed; 70 a failure; \
+    71 an address is refused by the system; 78 the configuration is not valid; 130 or 143 ended at once by a second signal."
 )]
 pub struct Args {
     #[command(flatten)]

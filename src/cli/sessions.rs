@@ -1,4 +1,4 @@
-//! `fermata sessions`: the open sessions, and the end of one by force.
+//! `fermata sessions`: lists the open sessions, and ends one by force.
 
 use std::time::{Duration, SystemTime};
 
@@ -90,7 +90,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         return end_one(end).await;
     }
     let client = args.remote.client()?;
-    // One more shows whether there are more.
+    // One more tells whether the list is cut.
     let mut sessions = client.list_sessions(args.limit.saturating_add(1)).await?;
     let left_out = sessions.len() > args.limit;
     sessions.truncate(args.limit);
@@ -113,7 +113,7 @@ async fn end_one(args: EndArgs) -> Result<u8, Failure> {
     let by = args.by.unwrap_or_else(who);
     let already_ended = client.end_session(id, &args.reason, &by).await?;
     let what = match already_ended {
-        // Of one that ended long ago nothing is known any more.
+        // A session that ended long ago is forgotten.
         true => "had ended before, or never was",
         false => "ended, with all that lived by it",
     };

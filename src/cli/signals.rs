@@ -1,4 +1,4 @@
-//! Signals: a process handles those that it was not started to ignore.
+//! Signals, except those that this process was started to ignore.
 
 use std::fs::File;
 use std::io;

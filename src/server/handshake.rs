@@ -30,8 +30,8 @@ pub(super) enum Side {
     Replica(Arc<LogThrottle>),
 }
 
-/// The connections after their handshakes; connections of Unix sockets have none. The number of handshakes is bounded by that of
-/// connections. `acceptor` gives the certificates in force.
+/// The connections after their handshakes; Unix sockets have none. The limit of connections bounds the handshakes. `acceptor` gives
+/// the certificates in force.
 pub(super) fn secured<E>(
     incoming: impl Stream<Item = Result<Admitted<Socket>, E>>,
     side: Side,

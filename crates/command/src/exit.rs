@@ -1,4 +1,4 @@
-//! The exit statuses, those of sysexits.h where it has one.
+//! The exit statuses, as in sysexits.h as far as possible.
 
 /// The answer is no: the key has no value, or a benchmark had errors.
 pub const NEGATIVE: u8 = 1;

@@ -18,7 +18,7 @@ Examples:
   fermata explain EXPIRED
   fermata explain never-issued";
 
-/// Explain a reason that the service gave: what happened, what was done, what to do
+/// Explain a reason of the service: what happened, what was done, what to do
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {

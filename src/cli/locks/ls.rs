@@ -1,4 +1,4 @@
-//! `fermata locks ls`: the keys that somebody holds or waits for.
+//! `fermata locks ls`: the held keys.
 
 use std::time::SystemTime;
 
@@ -50,7 +50,7 @@ pub struct Args {
 pub async fn run(args: Args) -> Result<(), Failure> {
     let client = args.remote.client()?;
     let table = args.remote.table();
-    // One more shows whether there are more.
+    // One more tells whether the list is cut.
     let asked = args.limit.saturating_add(1);
     let mut locks = client
         .list_locks(&table, &args.prefix, args.contended, asked)
