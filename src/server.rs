@@ -69,8 +69,8 @@ const WINDOW_PER_CALL: u32 = 1024;
 /// The size limit of a message of health or reflection.
 const SMALL_MESSAGE_BYTES_MAX: usize = 16 * 1024;
 
-/// The interval between two looks for unread answers.
-const UNTAKEN_EVERY: Duration = Duration::from_millis(250);
+/// The interval between two looks at the readiness of the engine, and for unread answers.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Why a server did not start, or failed.
 #[derive(Debug, thiserror::Error)]
@@ -241,7 +241,7 @@ impl Server {
                 ended?;
                 return Ok(Stopped::Clean);
             }
-            never = health.follow(&self.engine) => match never {},
+            never = health.follow(&self.engine, LOOK_EVERY) => match never {},
             never = end_untaken(&self.accounts) => match never {},
         }
 
@@ -373,7 +373,7 @@ impl Server {
 /// Ends unread answers, for ever.
 async fn end_untaken(accounts: &Accounts) -> Infallible {
     loop {
-        sleep(UNTAKEN_EVERY).await;
+        sleep(LOOK_EVERY).await;
         accounts.end_untaken(Instant::now());
     }
 }

@@ -16,9 +16,6 @@ const READY: [&str; 3] = ["", "fermata.v1.LockService", "fermata.v1.LockAdmin"];
 /// Always SERVING, for a probe that restarts a process without an answer.
 const LIVENESS: &str = "liveness";
 
-/// The interval between two looks at the engine.
-const ASK_EVERY: Duration = Duration::from_millis(250);
-
 /// The health service of one server.
 pub(super) struct Health(HealthReporter);
 
@@ -39,8 +36,8 @@ impl Health {
         HealthServer::new(HealthService::from_health_reporter(self.0.clone()))
     }
 
-    /// Follows the readiness of an engine for as long as it is polled.
-    pub(super) async fn follow(&self, engine: &Engine) -> Infallible {
+    /// Looks at the readiness of an engine at this interval, for as long as it is polled.
+    pub(super) async fn follow(&self, engine: &Engine, every: Duration) -> Infallible {
         let mut answered = None;
         loop {
             let ready = engine.ready();
@@ -58,7 +55,7 @@ impl Health {
                     }
                 }
             }
-            sleep(ASK_EVERY).await;
+            sleep(every).await;
         }
     }
 

@@ -9,6 +9,9 @@ use tonic::transport::server::Connected;
 use super::connection::Admitted;
 use crate::access::Origin;
 
+/// The kernel shows all users of other user namespaces as this one. So it is no identity.
+const NOBODY: u32 = 65_534;
+
 /// An accepted connection.
 pub(super) enum Socket {
     Tcp(TcpStream),
@@ -36,7 +39,7 @@ impl Connected for Socket {
                         || Arc::from("unix"),
                         |id| Arc::from(format!("unix, process {id}")),
                     ),
-                    unix_user: peer.map(|peer| peer.uid()),
+                    unix_user: peer.map(|peer| peer.uid()).filter(|user| *user != NOBODY),
                     ..Origin::default()
                 }
             }
