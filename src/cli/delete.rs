@@ -19,8 +19,8 @@ lockRef; 69 no server (the outcome is unknown); 70 the lock had ended, or was
 lost (then the outcome is unknown); 74 the answer cannot be printed; 75 --try,
 and others hold the lock; the lockRef does not hold its key yet; another
 command uses it (repeat); a limit is reached; the server is overloaded; 77 not
-allowed; 124 the wait timed out; 128+n ended by signal n (during the delete the outcome
-is unknown).
+allowed; 124 the wait timed out; 128+n ended by signal n (during the delete the
+outcome is unknown).
 
 Examples:
   fermata delete orders-42

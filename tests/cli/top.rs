@@ -110,7 +110,7 @@ REPLICA ADDRESS VERSION SESSIONS KEYS GRANTS/S READS/S WRITES/S LWTS/S CONFLICTS
     });
     terminal.ctrl_c();
     // A shell runs nothing more of a line whose command Ctrl-C ended.
-    terminal.line("clear; echo \"status=$?\"");
+    terminal.line("echo \"status=$?\"");
     terminal.shows("status=130");
 }
 

@@ -107,10 +107,10 @@ impl Watched {
         })
     }
 
-    /// Each read of this takes the files if they are due.
-    fn reloading(self, asked: Arc<AtomicBool>) -> ReloadingFile<()> {
+    /// A look at the files, which takes them if they are due.
+    fn look(self, asked: Arc<AtomicBool>) -> impl Fn() -> Result<(), String> + Send + Sync {
         let looked = Mutex::new(Looked::default());
-        ReloadingFile::new(self.what, (), move || {
+        move || {
             let mut looked = looked.lock();
             let contents = read(&self.files);
             let is_asked = asked.swap(false, Ordering::Relaxed);
@@ -128,7 +128,7 @@ impl Watched {
             }
             looked.taken = Some((contents, Instant::now()));
             Ok(())
-        })
+        }
     }
 }
 
@@ -168,7 +168,7 @@ pub async fn follow(watched: Vec<Watched>, asked: watch::Receiver<()>) {
 impl Watched {
     async fn follow(self, mut asked: watch::Receiver<()>) {
         let is_asked = Arc::new(AtomicBool::new(false));
-        let files = self.reloading(Arc::clone(&is_asked));
+        let files = ReloadingFile::new(self.what, (), self.look(Arc::clone(&is_asked)));
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -239,10 +239,10 @@ mod tests {
             }
         });
         let is_asked = Arc::new(AtomicBool::new(false));
-        let files = watched.reloading(Arc::clone(&is_asked));
+        let look = watched.look(Arc::clone(&is_asked));
         let looks = |asked, times| {
             is_asked.store(asked, Ordering::Relaxed);
-            files.value(Duration::ZERO);
+            let _ = look();
             assert_eq!(taken.load(Ordering::Relaxed), times);
         };
         // They may have changed since they were read at the start; and a writer may not be done.
