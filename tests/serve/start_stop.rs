@@ -375,5 +375,6 @@ async fn a_second_signal_ends_it_at_once() {
     running.signal(Signal::SIGTERM);
     running.signal(Signal::SIGINT);
     let status = running.ended_within(Duration::from_secs(2)).await;
-    assert_eq!(status.code(), Some(130));
+    // Either may be received first.
+    assert!(matches!(status.code(), Some(130 | 143)), "{status:?}");
 }
