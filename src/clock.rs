@@ -1,4 +1,4 @@
-//! Time and ids, handed in from outside so that a simulation can own them.
+//! Time and ids as arguments, so that a simulation can provide them.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,15 +7,15 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use uuid::Uuid;
 
-/// A future without a borrowed part.
+/// A pause.
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send + 'static>>;
 
 /// The clocks of one machine.
 pub trait Clock: Send + Sync + 'static {
-    /// Time since boot, time asleep counted (CLOCK_BOOTTIME). Liveness is judged on this one (I9).
+    /// Time since boot, with suspends (CLOCK_BOOTTIME). Liveness is judged by it (I9).
     fn boot(&self) -> Duration;
 
-    /// The wall clock in microseconds since 1970. Only moves fences forward (I2), and labels for people.
+    /// The wall clock in microseconds since 1970. It only moves fences forward (I2), and labels things for people.
     fn wall_us(&self) -> u64;
 
     /// The same in milliseconds.

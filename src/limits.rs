@@ -10,6 +10,18 @@ use crate::lock::{CoreLimits, Key};
 /// The most that `streams_per_connection_max` may be: each takes 1 KiB of the window of its connection.
 pub const STREAMS_PER_CONNECTION_MAX: u32 = 16 * 1024;
 
+/// The size limit of the headers of a call.
+pub const HEADERS_BYTES_MAX: u32 = 16 * 1024;
+
+/// The size limit of the identity of a client.
+pub const IDENTITY_BYTES_MAX: usize = 256;
+
+/// The maximum number of connections of other replicas: a few each, of some hundreds.
+pub const PEER_CONNECTIONS_MAX: usize = 2_000;
+
+/// The most that `value_bytes_max` may be.
+pub const VALUE_BYTES_MAX: usize = 64 * 1024 * 1024;
+
 /// The limits in force. What is above one of them is refused with an error that names it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -166,7 +178,7 @@ impl Limits {
             "limits.key_bytes_max must be 1 to 1024",
         );
         need(
-            self.value_bytes_max <= 64 * 1024 * 1024,
+            self.value_bytes_max <= VALUE_BYTES_MAX,
             "limits.value_bytes_max must be at most 67108864 (64 MiB)",
         );
         need(

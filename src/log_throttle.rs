@@ -1,59 +1,44 @@
-//! How often a fault that goes on is said.
+//! Throttled log lines about a fault that goes on.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Between the first two times that it is said; each later pause is twice the one before …
-const PAUSE_MIN: Duration = Duration::from_secs(5);
-/// … up to this.
-const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// A fault that was not met for this long has ended.
-const QUIET_AFTER: Duration = Duration::from_secs(60);
-/// How many wordings are told apart: some faults alternate between a few.
+use parking_lot::Mutex;
+
+/// The pause between two log lines about a fault that goes on.
+const PAUSE: Duration = Duration::from_secs(60);
+/// The maximum number of remembered wordings: some faults alternate between a few.
 const WORDINGS_MAX: usize = 8;
 
-/// A fault that may go on. It is said when it begins, when it becomes another one, and then ever more rarely.
+/// A fault that may go on. It is logged when it begins, when its wording is new, and once a minute.
 #[derive(Debug, Default)]
-pub struct LogThrottle(Mutex<Option<Going>>);
+pub struct LogThrottle(Mutex<Going>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Going {
+    /// Logged since the last pause.
     wordings: Vec<String>,
-    met_at: Duration,
-    said_at: Duration,
-    pause: Duration,
+    logged_at: Option<Duration>,
+    /// Since then.
     times: u64,
 }
 
 impl LogThrottle {
-    /// It was met at `now`, CLOCK_BOOTTIME. Where it is to be said: how often it was met since it was said last.
+    /// The fault was met at `now`, CLOCK_BOOTTIME. If it is to be logged: how often it was met since it was logged last.
     pub fn met(&self, now: Duration, what: &str) -> Option<u64> {
-        let mut going = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let still = going
-            .as_mut()
-            .filter(|one| now.saturating_sub(one.met_at) < QUIET_AFTER);
-        let Some(one) = still else {
-            *going = Some(Going {
-                wordings: vec![what.to_owned()],
-                met_at: now,
-                said_at: now,
-                pause: PAUSE_MIN,
-                times: 0,
-            });
-            return Some(1);
-        };
-        one.met_at = now;
-        one.times += 1;
-        let is_new = one.wordings.len() < WORDINGS_MAX && !one.wordings.iter().any(|w| w == what);
-        if is_new {
-            one.wordings.push(what.to_owned());
-        } else if now.saturating_sub(one.said_at) >= one.pause {
-            one.pause = (one.pause * 2).min(PAUSE_MAX);
-        } else {
+        let mut going = self.0.lock();
+        going.times += 1;
+        if going
+            .logged_at
+            .is_none_or(|at| now.saturating_sub(at) >= PAUSE)
+        {
+            going.wordings.clear();
+        }
+        if going.wordings.len() >= WORDINGS_MAX || going.wordings.iter().any(|one| one == what) {
             return None;
         }
-        one.said_at = now;
-        Some(std::mem::take(&mut one.times))
+        going.wordings.push(what.to_owned());
+        going.logged_at = Some(now);
+        Some(std::mem::take(&mut going.times))
     }
 }
 
@@ -66,42 +51,24 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_is_said_at_once_and_then_ever_more_rarely_with_a_count() {
+    fn a_fault_that_goes_on_is_logged_at_once_and_then_once_a_minute_with_a_count() {
         let log_throttle = LogThrottle::default();
-        let said: Vec<(u64, u64)> = (0..=40)
+        let logged: Vec<(u64, u64)> = (0..=130)
             .filter_map(|now| log_throttle.met(s(now), "no majority").map(|n| (now, n)))
             .collect();
-        assert_eq!(said, [(0, 1), (5, 5), (15, 10), (35, 20)]);
+        assert_eq!(logged, [(0, 1), (60, 60), (120, 60)]);
     }
 
     #[test]
-    fn another_fault_is_said_at_once_and_two_that_alternate_are_not_said_each_time() {
+    fn another_wording_is_logged_at_once_and_two_that_alternate_are_not_logged_each_time() {
         let log_throttle = LogThrottle::default();
         assert_eq!(log_throttle.met(s(0), "a"), Some(1));
         assert_eq!(log_throttle.met(s(1), "a"), None);
         assert_eq!(log_throttle.met(s(2), "b"), Some(2));
         assert_eq!(log_throttle.met(s(3), "a"), None);
         assert_eq!(log_throttle.met(s(4), "b"), None);
-        assert_eq!(log_throttle.met(s(7), "a"), Some(3));
-        // However many there are, they are not all kept.
-        let said = (0..1_000).filter(|n| log_throttle.met(s(8), &n.to_string()).is_some());
-        assert!(said.count() <= WORDINGS_MAX);
-    }
-
-    #[test]
-    fn what_was_quiet_for_long_is_said_at_once_when_it_begins_again() {
-        let log_throttle = LogThrottle::default();
-        assert_eq!(log_throttle.met(s(0), "a"), Some(1));
-        assert_eq!(log_throttle.met(s(1), "a"), None);
-        assert_eq!(log_throttle.met(s(61), "a"), Some(1));
-    }
-
-    #[test]
-    fn the_pauses_end_growing() {
-        let log_throttle = LogThrottle::default();
-        let said = (0..10_000).filter(|now| log_throttle.met(s(*now), "a").is_some());
-        let said: Vec<u64> = said.collect();
-        let longest = said.windows(2).map(|two| two[1] - two[0]).max();
-        assert_eq!(longest, Some(PAUSE_MAX.as_secs()));
+        // They are not all kept.
+        let logged = (0..1_000).filter(|n| log_throttle.met(s(8), &n.to_string()).is_some());
+        assert!(logged.count() <= WORDINGS_MAX);
     }
 }

@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use fermata::cli;
 
-/// That of the C library takes its time where tens of thousands of streams and calls come and go.
+/// The allocator of the C library is slow with tens of thousands of streams and calls.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// How often some of the memory that was freed goes back to the system.
+/// The interval between two returns of freed memory to the system.
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(1);
 
-/// How many threads may wait for the disk, reads of the embedded store above all; more reads wait for one of them.
+/// The maximum number of threads that wait for the disk, mostly for reads of the embedded store.
 const BLOCKING_THREADS_MAX: usize = 64;
 
-/// How long the end waits for threads that block.
+/// The longest wait for blocked threads at the end.
 const BLOCKED_MAX: Duration = Duration::from_millis(500);
 
 fn main() {
@@ -30,20 +30,19 @@ fn main() {
         tokio::spawn(give_memory_back());
         cli::run(std::env::args_os()).await
     });
-    // What blocks for longer, as a resolver that does not answer, is left: nothing that was acknowledged depends on it.
+    // No acknowledged change depends on longer work, such as a resolver without an answer.
     runtime.shutdown_timeout(BLOCKED_MAX);
     cli::end::end(status.into());
 }
 
-/// The allocator gives back what was freed only while more is asked for: a replica whose clients all became idle would keep
-/// what they took at their busiest.
+/// The allocator returns freed memory only while more is requested: a replica would keep the memory of its busiest moment.
 async fn give_memory_back() {
     loop {
         tokio::time::sleep(GIVE_BACK_EVERY).await;
         #[allow(unsafe_code)]
-        // SAFETY: it may be called by any thread at any time; what is allocated stays where it is.
+        // SAFETY: any thread may call it at any time; allocated memory stays in place.
         unsafe {
-            // What was freed a moment ago may be needed in the next one, and is kept.
+            // Memory that was freed a moment ago is kept: it may be needed again.
             libmimalloc_sys::mi_collect(false);
         }
     }

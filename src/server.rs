@@ -1,10 +1,9 @@
-//! The running server: the services of one engine on any stream of connections, until it is told to stop. Beside
-//! them, on listeners of its own, the service between replicas.
+//! The running server: the services of one engine on any stream of connections, until its stop. The service between replicas has
+//! its own listeners.
 //!
-//! Stopping takes these steps: health says NOT_SERVING, keys in use and sessions are handed over, no connection is
-//! accepted and streams end, the engine ends its waits, open calls are answered, and what is left after a grace period is
-//! cut off. What follows is in cli/serve.rs: the other keys are handed over, the row says `stopped` unless a lock that only
-//! memory knows is left (H7), and the store is closed.
+//! The steps of a stop: health says NOT_SERVING; keys in use and sessions are handed over; no connection is accepted, and streams
+//! end; the engine ends its waits; open calls are answered; after the grace period all others are cut off. cli/serve.rs has the
+//! rest: the other keys are handed over, the row says `stopped` unless a lock is in memory only (H7), and the store is closed.
 
 mod client_tls;
 mod connection;
@@ -37,7 +36,7 @@ pub use listen::{
 use crate::access::Access;
 use crate::clock::Ids;
 use crate::engine::Engine;
-use crate::limits::Limits;
+use crate::limits::{HEADERS_BYTES_MAX, Limits, PEER_CONNECTIONS_MAX};
 use crate::rpc::AccessCheck;
 use crate::rpc::budget::{AccountLimits, Accounts};
 use crate::rpc::call_layer::CallLayer;
@@ -52,44 +51,35 @@ use connection::Admitted;
 use handshake::Side;
 use health::Health;
 
-/// How long calls in flight may take once the server stops, unless configured.
+/// The default time for calls in flight after SIGTERM.
 pub const GRACE: Duration = Duration::from_secs(10);
 
-/// A client that vanished is noticed after this …
+/// The interval between pings, which find clients that vanished.
 const PING_EVERY: Duration = Duration::from_secs(10);
-/// … and this.
+/// The time for the answer to a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The headers of one call, in bytes.
-const HEADERS_BYTES_MAX: u32 = 16 * 1024;
-
-/// A whole message fits the window of its stream, so that a large value costs no extra round trips.
-const STREAM_WINDOW_MIN: u32 = 64 * 1024;
+/// The largest window of a stream, in bytes. A smaller message fits whole, without further round trips.
 const STREAM_WINDOW_MAX: u32 = 16 * 1024 * 1024;
-/// So many whole messages may be unread in one connection: those that wait for room hold two of them at most …
+/// The window of a connection, in messages: messages that wait for room hold two of them at most.
 const WINDOWS_PER_CONNECTION: u32 = 4;
-/// … and not fewer bytes for each call that it may have. h2 closes a connection (ENHANCE_YOUR_CALM) when too many small frames are unread: each counts as 256 bytes, and half the
-/// window is the limit. A burst of as many calls as are allowed must not come near that.
+/// The least window of a connection for each of its calls, in bytes. h2 closes a connection (ENHANCE_YOUR_CALM) with too many
+/// small unread frames: each counts as 256 bytes, and half the window is the limit. A burst of all allowed calls stays below.
 const WINDOW_PER_CALL: u32 = 1024;
-/// What HTTP/2 allows.
-const CONNECTION_WINDOW_MAX: u32 = i32::MAX as u32;
 
-/// How many connections other replicas may have here: some each, of some hundreds.
-pub const PEER_CONNECTIONS_MAX: usize = 2_000;
-
-/// A message of health or reflection is not larger.
+/// The size limit of a message of health or reflection.
 const SMALL_MESSAGE_BYTES_MAX: usize = 16 * 1024;
 
-/// How long cut-off connections get to go away.
-const CUT_OFF: Duration = Duration::from_secs(1);
+/// The interval between two looks at the readiness of the engine, and for unread answers.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Why a server did not start, or went away unasked.
+/// Why a server did not start, or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The descriptors that reflection serves are damaged: a fault of the build.
+    /// The descriptors for reflection are damaged: a fault of the build.
     #[error("reflection cannot be served: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
-    /// The HTTP/2 server gave up.
+    /// The HTTP/2 server failed.
     #[error("the server ended: {0}")]
     Transport(#[from] tonic::transport::Error),
 }
@@ -112,13 +102,13 @@ pub struct Server {
     /// For clients over TCP.
     tls: Option<ClientTls>,
     peers: Option<Arc<PeerClient>>,
-    /// Where other replicas call.
+    /// For other replicas.
     peer_listeners: Vec<TcpListener>,
     accounts: Accounts,
 }
 
 impl Server {
-    /// `ids` makes the request_ids that callers leave out.
+    /// `ids` makes missing request_ids.
     pub fn new(engine: Engine, ids: Arc<dyn Ids>) -> Self {
         Server {
             accounts: Accounts::new(account_limits(engine.limits())),
@@ -132,7 +122,7 @@ impl Server {
         }
     }
 
-    /// As one of several replicas: calls others by `client`, and is called by them at `listeners`.
+    /// As one of several replicas, which call each other by clients and listeners.
     #[must_use]
     pub fn with_peers(self, client: Arc<PeerClient>, listeners: Vec<TcpListener>) -> Self {
         Server {
@@ -142,21 +132,21 @@ impl Server {
         }
     }
 
-    /// For clients who may do what this allows only.
+    /// With rules for clients.
     #[must_use]
     pub fn with_access(self, access: Access) -> Self {
         let check = AccessCheck::new(access);
         Server { check, ..self }
     }
 
-    /// With TLS on what clients call over TCP.
+    /// With TLS for clients over TCP.
     #[must_use]
     pub fn with_tls(self, tls: ClientTls) -> Self {
         let tls = Some(tls);
         Server { tls, ..self }
     }
 
-    /// How long calls in flight may take once the server stops.
+    /// The time for calls in flight after the begin of a stop.
     #[must_use]
     pub fn with_grace(self, grace: Duration) -> Self {
         Server { grace, ..self }
@@ -181,7 +171,10 @@ impl Server {
         let accounts = self.accounts.clone();
         let counted = connection::counted(listen::connections(listeners), accounts);
         match self.tls.clone() {
-            None => self.serve_admitted(counted, shutdown).await,
+            None => {
+                let plain = counted.map(|admitted| admitted.map(wire::plain));
+                self.serve_admitted(plain, shutdown).await
+            }
             Some(tls) => {
                 let side = Side::Client(self.check.clone());
                 let secured = handshake::secured(counted, side, move || tls.acceptor());
@@ -190,13 +183,12 @@ impl Server {
         }
     }
 
-    /// What the connections of clients hold.
+    /// The accounts of the connections of clients.
     pub fn accounts(&self) -> Accounts {
         self.accounts.clone()
     }
 
-    /// Serves any connections until `shutdown`, also after the last one came in. Dropping the future cuts
-    /// all of them off.
+    /// Serves any connections until `shutdown`, also after the last one came. A drop of the future cuts all off.
     pub async fn serve<I, IO, E>(
         self,
         incoming: I,
@@ -217,7 +209,7 @@ impl Server {
         shutdown: impl Future<Output = ()>,
     ) -> Result<Stopped, ServerError>
     where
-        IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let limits = self.engine.limits().clone();
@@ -253,7 +245,7 @@ impl Server {
                 ended?;
                 return Ok(Stopped::Clean);
             }
-            never = health.follow(&self.engine) => match never {},
+            never = health.follow(&self.engine, LOOK_EVERY) => match never {},
         }
 
         tracing::info!(grace = ?self.grace, "stopping");
@@ -282,8 +274,8 @@ impl Server {
             Err(_elapsed) => {
                 tracing::warn!("cutting off calls that outlived the grace period");
                 cut_off.now();
-                // Without an answer the connections end when this future is dropped.
-                let _ = timeout(CUT_OFF, serving).await;
+                // The drop of this future ends the others.
+                let _ = timeout(connection::GO_AWAY_WITHIN, serving).await;
                 Ok(Stopped::CutOff)
             }
         }
@@ -313,7 +305,8 @@ impl Server {
         let server = http2_of_peers(limits).layer(layer);
         match client.tls() {
             None => {
-                let plain = connection::guarded(counted, stops, cut);
+                let plain = counted.map(|admitted| admitted.map(wire::plain));
+                let plain = connection::guarded(plain, stops, cut);
                 server
                     .serve_with_incoming_shutdown(routes, plain, stopped)
                     .await
@@ -347,7 +340,7 @@ impl Server {
         let reflection = || {
             tonic_reflection::server::Builder::configure()
                 .register_encoded_file_descriptor_set(proto::FILE_DESCRIPTOR_SET)
-                // Error details show as text in clients that ask for their types.
+                // For clients that show error details as text.
                 .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
@@ -373,7 +366,7 @@ impl Server {
     }
 }
 
-/// What clients may hold.
+/// The limits of clients.
 fn account_limits(limits: &Limits) -> AccountLimits {
     AccountLimits {
         connections_max: limits.connections_max,
@@ -384,27 +377,24 @@ fn account_limits(limits: &Limits) -> AccountLimits {
     }
 }
 
-/// An HTTP/2 server for other replicas. It notices one that hangs as soon as that one would notice it: a watch that
-/// came through it keeps a lock alive until then.
+/// An HTTP/2 server for other replicas. It notices a replica that hangs as soon as that replica would notice this one.
 pub fn http2_of_peers(limits: &Limits) -> tonic::transport::Server {
     http2(limits, STREAMS_MAX)
         .http2_keepalive_interval(Some(PEER_PING_EVERY))
         .http2_keepalive_timeout(Some(PEER_PING_EVERY))
 }
 
-/// What may be unread of a stream, and of a connection with as many calls, in bytes.
+/// The windows of a stream, and of a connection with as many calls, in bytes.
 fn windows(limits: &Limits, streams_max: u32) -> (u32, u32) {
     let stream_window = u32::try_from(limits.message_bytes_max)
         .unwrap_or(STREAM_WINDOW_MAX)
-        .clamp(STREAM_WINDOW_MIN, STREAM_WINDOW_MAX);
-    let calls_window = streams_max.saturating_mul(WINDOW_PER_CALL);
-    let connection_window = (stream_window * WINDOWS_PER_CONNECTION)
-        .max(calls_window)
-        .min(CONNECTION_WINDOW_MAX);
+        .min(STREAM_WINDOW_MAX);
+    let connection_window =
+        (stream_window * WINDOWS_PER_CONNECTION).max(streams_max.saturating_mul(WINDOW_PER_CALL));
     (stream_window, connection_window)
 }
 
-/// The HTTP/2 settings, for as many calls on a connection.
+/// The settings of HTTP/2 for this number of calls on a connection.
 fn http2(limits: &Limits, streams_max: u32) -> tonic::transport::Server {
     let (stream_window, connection_window) = windows(limits, streams_max);
     let calls = usize::try_from(streams_max).unwrap_or(usize::MAX);
@@ -412,8 +402,8 @@ fn http2(limits: &Limits, streams_max: u32) -> tonic::transport::Server {
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
         .max_concurrent_streams(streams_max)
-        // All calls of a connection may be given up while this process is paused or busy; h2's own limit
-        // of 20 would then cost the connection, and its keep-alives with it.
+        // All calls of a connection may be cancelled while this process is paused or busy. With its default of 20, h2 would then
+        // close the connection.
         .http2_max_pending_accept_reset_streams(Some(calls))
         .http2_max_header_list_size(HEADERS_BYTES_MAX)
         .initial_stream_window_size(stream_window)

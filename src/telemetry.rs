@@ -1,7 +1,7 @@
-//! Logging: what `tracing` events and spans look like, and which are written.
+//! Logging: the form of `tracing` events and spans, and the filter.
 //!
-//! Logs go to stderr; where that takes none they are left out. Stdout belongs to what a command answers. No value, and nothing that lets its
-//! reader act as a holder, may be in an event.
+//! Logs go to stderr. Lines that stderr does not accept are dropped. Stdout is for the answers of commands. An event holds no value,
+//! and no secret of a holder.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -13,50 +13,36 @@ use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
 use crate::config::{LogConfig, LogFormat};
 
-/// The target of the HTTP/2 library.
-const HTTP2: &str = "h2";
-
 /// Why logging could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     /// The filter is malformed. Correct `log.filter`.
     #[error("log.filter: {0}")]
     Filter(#[from] ParseError),
-    /// The process logs no more.
+    /// The process does not log any more.
     #[error("the filter cannot be replaced: {0}")]
     Replaced(#[from] reload::Error),
-    /// The process logs already.
+    /// Logging was set up before.
     #[error("logging was set up before: {0}")]
     Taken(#[from] TryInitError),
 }
 
-/// Which events are written, as it may be changed while the process logs.
+/// The filter of a process that logs; it can be replaced.
 #[derive(Clone)]
 pub struct LogFilter(Arc<Replace>);
 
 type Replace = dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync;
 
 impl LogFilter {
-    /// From now on this filter is in force.
+    /// Puts this filter in force.
     pub fn replace(&self, filter: &str) -> Result<(), TelemetryError> {
-        Ok((self.0)(parsed(filter)?)?)
-    }
-}
-
-/// The filter, and what it does not say: whoever speaks HTTP/2 with us can have that library warn as often as they like.
-fn parsed(filter: &str) -> Result<EnvFilter, ParseError> {
-    let names_http2 = filter
-        .split(',')
-        .any(|directive| directive.trim().starts_with(HTTP2));
-    match names_http2 || filter.trim().is_empty() {
-        true => EnvFilter::builder().parse(filter),
-        false => EnvFilter::builder().parse(format!("{filter},{HTTP2}=error")),
+        Ok((self.0)(EnvFilter::builder().parse(filter)?)?)
     }
 }
 
 /// Sets logging up for this process, once.
 pub fn init(config: &LogConfig) -> Result<LogFilter, TelemetryError> {
-    let filter = parsed(&config.filter)?;
+    let filter = EnvFilter::builder().parse(&config.filter)?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .log_internal_errors(false)
@@ -78,7 +64,7 @@ pub fn init(config: &LogConfig) -> Result<LogFilter, TelemetryError> {
     })
 }
 
-/// What it does not take, since its disk is full, or nobody reads it any more, is left out: whoever logs goes on.
+/// Stderr with a full disk, or without a reader, stops no thread that logs: its lines are dropped.
 struct Stderr;
 
 impl Write for Stderr {
@@ -97,24 +83,4 @@ fn wants_colour() -> bool {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     let is_dumb = variable("TERM").is_none_or(|term| term == "dumb");
     io::stderr().is_terminal() && variable("NO_COLOR").is_none() && !is_dumb
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_the_http2_library_errors_are_shown_unless_the_filter_names_it() {
-        for (given, shown) in [
-            ("info", true),
-            ("warn,fermata=debug", true),
-            ("info,h2=trace", false),
-            ("h2::proto=warn,info", false),
-            ("", false),
-        ] {
-            let filter = parsed(given).unwrap().to_string();
-            assert_eq!(filter.contains("h2=error"), shown, "{given}: {filter}");
-        }
-        assert!(parsed("x=loud").is_err());
-    }
 }

@@ -178,7 +178,7 @@ where
 /// An empty histogram, which grows as needed.
 pub(super) fn histogram() -> Result<Histogram<u64>, Failure> {
     // Never seen: these digits are valid.
-    Histogram::new(DIGITS).map_err(|error| Failure::new(exit::SOFTWARE, error.to_string()))
+    Histogram::new(DIGITS).map_err(|error| Failure::new(exit::FAILED, error.to_string()))
 }
 
 /// Records a latency in microseconds.

@@ -34,7 +34,7 @@ pub(super) async fn run(plan: Plan) -> Result<u8, Failure> {
         () = interrupt.pressed(2) => return Err(Failure::signal(Signal::SIGINT, "interrupted")),
     };
     print(&report, plan.format, || text(&report))?;
-    Ok(if report.clean { 0 } else { exit::NOT_CLEAN })
+    Ok(if report.clean { 0 } else { exit::NEGATIVE })
 }
 
 /// All runs of a plan, one after the other. Ctrl-C ends them early.

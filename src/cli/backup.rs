@@ -1,9 +1,7 @@
-//! `fermata backup` and `fermata restore`: all that an embedded store has, as a file, and a store from that.
+//! `fermata backup` and `fermata restore`: an embedded store as a file, and back.
 
-use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, BufReader, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::builder::{PathBufValueParser, TypedValueParser as _};
@@ -11,8 +9,8 @@ use fermata_client::{Client, ClientOptions};
 use fermata_command::output::{Format, print_text};
 use fermata_command::{Failure, Remote, exit};
 use serde_json::json;
+use tempfile::NamedTempFile;
 use tokio::task::spawn_blocking;
-use uuid::Uuid;
 
 use super::signals::Signals;
 use crate::clock::{Clock as _, SystemClock};
@@ -30,16 +28,16 @@ schema restored --help`.
 A failed or interrupted backup leaves no file. After SIGKILL or a crash, delete
 .FILE.*.partial.
 
-Exit status: 0; 64 malformed; 65 it did not come whole; 69 no server; 73 there
-is such a file; 74 it cannot be written, or it is made and not printed;
-75 another one is being made; 77 not allowed (it takes `admin` and `read` for
-everything); 128+n ended by signal n.
+Exit status: 0; 64 malformed; 65 the backup is incomplete; 69 no server; 73 the
+file exists; 74 it cannot be written, or the summary not be printed; 75 another
+backup is running; 77 not allowed (it needs `admin` and `read` for everything);
+128+n ended by signal n.
 
 Examples:
   fermata backup /backups/fermata-$(date +%F)
   fermata backup --endpoint unix:/run/fermata/socket locks.backup";
 
-/// Write all that an embedded store has to a file, while it serves
+/// Back up the embedded store to a file, while it serves
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = BACKUP_HELP)]
 pub struct BackupArgs {
@@ -68,7 +66,7 @@ then a client may rely on a lock that the backup lacks.
 
 Exit status: 0; 64 malformed; 65 the file is no whole backup; 73 the directory
 has a store, or cannot be written; 74 the file cannot be read, or, once the
-store is made, what it has not be printed.
+store is made, the summary not be printed.
 
 Examples:
   fermata restore /backups/fermata-2026-11-26 --data-dir /var/lib/fermata
@@ -95,12 +93,10 @@ pub struct RestoreArgs {
     output: Option<Format>,
 }
 
-/// Neither stdin nor stdout, as `-` is elsewhere.
+/// Refuses `-`, which is stdin or stdout elsewhere.
 fn named(file: PathBuf) -> Result<PathBuf, &'static str> {
     match file.as_os_str() == "-" {
-        true => Err(
-            "a backup is a file, which is read to its end before it gets its name; a file of this name is ./-",
-        ),
+        true => Err("a backup is a file, never stdin or stdout; a file of this name is ./-"),
         false => Ok(file),
     }
 }
@@ -139,15 +135,23 @@ pub async fn back_up(args: BackupArgs) -> Result<u8, Failure> {
 }
 
 async fn make(args: &BackupArgs, client: Client) -> Result<u8, Failure> {
-    // First: what cannot be written is not asked for.
-    let mut partial = Partial::new(&args.file)?;
+    let unwritten = |error: io::Error| io_failure("write", &args.file, &error);
+    // First: without it no backup is requested.
+    let mut partial = partial(&args.file).map_err(unwritten)?;
     let mut backup = client.back_up().await?;
     while let Some(part) = backup.next().await? {
-        let written = partial.file.write_all(&part);
-        written.map_err(|error| io_failure("write", &args.file, &error))?;
+        partial.write_all(&part).map_err(unwritten)?;
     }
-    let summary = partial.check().await?;
-    partial.name_it()?;
+    let summary = check(&partial).await.map_err(unwritten)?;
+    let summary = summary.map_err(|error| damaged(&args.file, &error))?;
+    partial
+        .persist_noclobber(&args.file)
+        .map_err(|failed| match failed.error.kind() {
+            io::ErrorKind::AlreadyExists => is_there(&args.file),
+            _ => unwritten(failed.error),
+        })?;
+    let synced = File::open(folder(&args.file)).and_then(|folder| folder.sync_all());
+    synced.map_err(unwritten)?;
     let shown = shown(args.remote.format(), &summary, None);
     let made = format!("{} is made", args.file.display());
     print_text(&shown).map_err(|error| Failure::unprinted(&made, error))?;
@@ -159,73 +163,29 @@ fn is_there(file: &Path) -> Failure {
     Failure::new(exit::CANNOT_CREATE, what)
 }
 
-/// Another one for each try, so that two of them have nothing to do with each other.
-fn beside(name: &Path) -> Option<PathBuf> {
-    let mut partial = OsString::from(".");
-    partial.push(name.file_name()?);
-    let (process, chance) = (std::process::id(), Uuid::new_v4().as_fields().0);
-    partial.push(format!(".{process}-{chance:08x}.partial"));
-    Some(name.with_file_name(partial))
+/// A file beside the one of this name; removed unless it gets the name.
+fn partial(name: &Path) -> io::Result<NamedTempFile> {
+    let file = name.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
+    let prefix = format!(".{}.", file.to_string_lossy());
+    let mut partial = tempfile::Builder::new();
+    partial.prefix(&prefix).suffix(".partial");
+    partial.tempfile_in(folder(name))
 }
 
-/// A file that has not got its name yet, and goes away with this.
-struct Partial<'a> {
-    name: &'a Path,
-    path: PathBuf,
-    file: File,
+fn folder(name: &Path) -> &Path {
+    let folder = name.parent();
+    let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
 }
 
-impl<'a> Partial<'a> {
-    fn new(name: &'a Path) -> Result<Partial<'a>, Failure> {
-        let failed = |error: io::Error| io_failure("write", name, &error);
-        let path = beside(name).ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?;
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path)
-            .map_err(failed)?;
-        Ok(Partial { name, path, file })
-    }
-
-    /// On the disk, and read once more to its end: by a thread, since signals must be heard meanwhile.
-    async fn check(&self) -> Result<BackupSummary, Failure> {
-        let failed = |error: io::Error| io_failure("write", self.name, &error);
-        let (file, path) = (self.file.try_clone().map_err(failed)?, self.path.clone());
-        let check = move || -> io::Result<_> {
-            file.sync_all()?;
-            Ok(check_backup(BufReader::new(File::open(path)?)))
-        };
-        let checked = spawn_blocking(check).await.map_err(io::Error::other);
-        let summary = checked.and_then(|checked| checked).map_err(failed)?;
-        summary.map_err(|error| damaged(self.name, &error))
-    }
-
-    /// Gives it its name.
-    fn name_it(self) -> Result<(), Failure> {
-        let failed = |error: io::Error| io_failure("write", self.name, &error);
-        match fs::hard_link(&self.path, self.name) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(is_there(self.name));
-            }
-            // Not every file system has links; a rename would take the name from another file.
-            Err(_) if fs::symlink_metadata(self.name).is_ok() => return Err(is_there(self.name)),
-            Err(_) => fs::rename(&self.path, self.name).map_err(failed)?,
-            Ok(()) => {}
-        }
-        let folder = self.name.parent();
-        let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
-        let folder = File::open(folder.unwrap_or(Path::new(".")));
-        folder.and_then(|folder| folder.sync_all()).map_err(failed)
-    }
-}
-
-impl Drop for Partial<'_> {
-    fn drop(&mut self) {
-        // It is gone where it got its name by a rename.
-        let _ = fs::remove_file(&self.path);
-    }
+/// Syncs a backup and reads it to its end; in a thread, since signals must be received meanwhile.
+async fn check(partial: &NamedTempFile) -> io::Result<Result<BackupSummary, ArchiveError>> {
+    let (file, again) = (partial.as_file().try_clone()?, partial.reopen()?);
+    let check = move || -> io::Result<_> {
+        file.sync_all()?;
+        Ok(check_backup(BufReader::new(again)))
+    };
+    spawn_blocking(check).await.map_err(io::Error::other)?
 }
 
 /// Runs `restore`.
@@ -251,7 +211,7 @@ pub fn run_restore(args: &RestoreArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// What is printed of it.
+/// The printed summary.
 fn shown(format: Format, summary: &BackupSummary, fence_floor: Option<u64>) -> String {
     let BackupSummary {
         keys,
@@ -279,7 +239,7 @@ fn shown(format: Format, summary: &BackupSummary, fence_floor: Option<u64>) -> S
             );
             if *damaged > 0 {
                 text.push_str(&format!(
-                    "{damaged} keys cannot be understood; they are in it as they are\n"
+                    "{damaged} keys are damaged; they are kept unchanged\n"
                 ));
             }
             if let Some(floor) = fence_floor {

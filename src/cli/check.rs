@@ -1,4 +1,4 @@
-//! `fermata check`: is the configuration valid, and what is in force?
+//! `fermata check`: the problems of the configuration, or the settings in force.
 
 use std::io;
 
@@ -9,12 +9,10 @@ use serde_json::json;
 use super::settings::Settings;
 use crate::config::{Config, Problem, StoreKind};
 
-/// Check the configuration and print what is in force
+/// Check the configuration and print the settings in force
 ///
-/// Reads the same file, environment variables and flags as `fermata serve`, in that order of
-/// precedence from low to high, and prints every setting with its value. What is printed can be fed
-/// back as a file. Problems are listed all at once, each with where it was set. Nothing is opened or
-/// started.
+/// Reads the file, environment variables and flags as `fermata serve` does, and prints all settings as a file. Lists all
+/// problems at once, each with its source. Opens and starts nothing.
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     after_help = "Exit status: 0 the configuration is valid; 74 it cannot be printed; 78 it is not valid."
@@ -23,7 +21,7 @@ pub struct Args {
     #[command(flatten)]
     settings: Settings,
 
-    /// How to print: text (TOML), or json with the problems in it [default: text]
+    /// Print text (TOML), or json with the problems [default: text]
     #[arg(long, value_name = "FORMAT", value_enum)]
     output: Option<Format>,
 }
@@ -51,7 +49,7 @@ pub async fn run(args: Args) -> Result<u8, io::Error> {
     }
 }
 
-/// The configuration with what is chosen at start filled in.
+/// The configuration with its defaults of the start.
 fn effective(mut config: Config) -> Config {
     if config.store.kind == StoreKind::Embedded {
         config.data_dir = config.data_dir().ok();

@@ -1,5 +1,5 @@
-//! The command that runs under a lock: started, passed signals, and stopped with all that it started.
-//! A process that loses its parent (daemons do so on purpose) stays below this process: it is the subreaper of the command.
+//! The command that runs under a lock: its start, its signals, its end together with all that it started.
+//! A process that loses its parent (as daemons do on purpose) becomes a child of this process, which is a subreaper.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -17,16 +17,15 @@ use nix::unistd::{Pid, getpid};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{self, SignalKind};
 
-/// A running command. It shares the process group and the terminal, so that Ctrl-C, Ctrl-Z and pipes work
-/// as without the lock.
+/// A running command. It shares the process group and the terminal: Ctrl-C, Ctrl-Z and pipes work as without the lock.
 pub struct Running {
     child: Child,
-    /// None once it was waited for: then the number may be another's.
+    /// None after its end: another process may have the number.
     pid: Option<i32>,
-    /// Says that some process below this one ended.
+    /// SIGCHLD: a process below this one ended.
     ends: unix::Signal,
-    /// The processes below this one before the command: jobs of a shell that became this process by `exec`.
-    before: BTreeMap<i32, u64>,
+    /// Processes below this one before the command: jobs of a shell that became this process by `exec`.
+    before: BTreeSet<i32>,
 }
 
 impl Running {
@@ -35,17 +34,13 @@ impl Running {
         let Some((program, arguments)) = command.split_first() else {
             return Err(Failure::usage("no command was given"));
         };
-        // Where this process was started to ignore SIGCHLD the system would keep no exit status. And the command is not to
-        // ignore it either: a signal that is received here is set to its default there.
+        // If this process was started to ignore SIGCHLD, the system would keep no exit status. The command does not ignore it
+        // either: a signal with a handler here has its default action there.
         let ends = unix::signal(SignalKind::child()).map_err(|error| {
             Failure::new(exit::OS, format!("cannot wait for a command: {error}"))
         })?;
-        let before = match waitid(Id::All, seen()) {
-            Err(Errno::ECHILD) => BTreeMap::new(),
-            Ok(_) | Err(_) => below(&BTreeMap::new()),
-        };
-        let before = before.into_iter().map(|(pid, stat)| (pid, stat.since));
-        // Below init an orphan could not be found.
+        let before = below(&BTreeSet::new());
+        // An orphan below init could not be found.
         let _ = set_child_subreaper(true);
         let mut started = Command::new(program);
         started
@@ -56,7 +51,7 @@ impl Running {
                 pid: child.id().and_then(|pid| i32::try_from(pid).ok()),
                 child,
                 ends,
-                before: before.collect(),
+                before,
             }),
             Err(error) => {
                 let code = match error.kind() {
@@ -72,7 +67,7 @@ impl Running {
         }
     }
 
-    /// Returns when the command itself has ended. May be dropped and called again.
+    /// Returns at the end of the command itself. May be dropped and called again.
     pub async fn ended(&mut self) -> io::Result<ExitStatus> {
         loop {
             tokio::select! {
@@ -109,22 +104,23 @@ impl Running {
         }
     }
 
-    /// Whether anything of it is left.
+    /// Whether a process of it is left.
     pub fn is_any_left(&self) -> bool {
+        self.reap();
         // A process may fork and end while the list is read: only two empty lists are an end.
         !self.left().is_empty() || !self.left().is_empty()
     }
 
     /// The command and all below it.
     fn left(&self) -> BTreeSet<i32> {
-        let below = below(&self.before).into_iter();
-        let living = below.filter(|(_, stat)| !stat.zombie).map(|(pid, _)| pid);
-        living.chain(self.pid).collect()
+        below(&self.before).into_iter().chain(self.pid).collect()
     }
 
-    /// Reaps orphans that have ended: they would stay as zombies for as long as the command runs.
+    /// Reaps orphans that have ended.
     fn reap(&self) {
-        while let Ok(Some(pid)) = waitid(Id::All, seen()).map(|status| status.pid()) {
+        // Seen, and left to be waited for.
+        let seen = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        while let Ok(Some(pid)) = waitid(Id::All, seen).map(|status| status.pid()) {
             // The exit status of the command is for `ended`.
             if Some(pid.as_raw()) == self.pid {
                 return;
@@ -132,11 +128,6 @@ impl Running {
             let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG));
         }
     }
-}
-
-/// To see a process that ended, and leave it to be waited for.
-fn seen() -> WaitPidFlag {
-    WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT
 }
 
 fn send(pid: i32, signal: Signal) {
@@ -147,63 +138,41 @@ fn send(pid: i32, signal: Signal) {
     }
 }
 
-/// A process as `/proc/PID/stat` shows it.
-struct Stat {
-    parent: i32,
-    zombie: bool,
-    since: u64,
+/// The parent of a process, of its line in `/proc/PID/stat`. The name may hold anything, and ends at the last `)`.
+fn parse_parent(stat: &str) -> Option<i32> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// Reads the fields after the name, which may hold anything: it ends at the last `)`.
-fn parse_stat(text: &str) -> Option<Stat> {
-    let (_, rest) = text.rsplit_once(')')?;
-    let mut fields = rest.split_ascii_whitespace();
-    let state = fields.next()?;
-    let parent = fields.next()?.parse().ok()?;
-    // The parent is field 4 of the line, how many threads there are field 20, the start time field 22.
-    let threads: u32 = fields.nth(15)?.parse().ok()?;
-    let since = fields.nth(1)?.parse().ok()?;
-    Some(Stat {
-        parent,
-        // One whose first thread ended is shown as a zombie as well, for as long as others go on.
-        zombie: matches!(state, "Z" | "X") && threads <= 1,
-        since,
-    })
+fn parent(pid: i32) -> Option<i32> {
+    parse_parent(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-fn stat(pid: i32) -> Option<Stat> {
-    parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-}
-
-/// Whether /proc counts processes as this one does: not where it is of another PID namespace.
+/// Whether /proc is of the PID namespace of this process.
 fn is_proc_ours() -> bool {
     std::fs::read_link("/proc/self")
         .is_ok_and(|own| own.to_str() == Some(getpid().to_string().as_str()))
 }
 
-/// All processes below this one, but for those `except` and below them. Nothing where there is no /proc.
-fn below(except: &BTreeMap<i32, u64>) -> BTreeMap<i32, Stat> {
+/// All processes below this one, without those of `except` and below them. Empty without a /proc.
+fn below(except: &BTreeSet<i32>) -> BTreeSet<i32> {
     if !is_proc_ours() {
-        return BTreeMap::new();
+        return BTreeSet::new();
     }
-    let mut children: BTreeMap<i32, Vec<(i32, Stat)>> = BTreeMap::new();
+    let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    for entry in entries {
-        let name = entry.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else {
-            continue;
-        };
-        if let Some(stat) = stat(pid) {
-            children.entry(stat.parent).or_default().push((pid, stat));
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    for pid in pids {
+        if let Some(parent) = parent(pid) {
+            children.entry(parent).or_default().push(pid);
         }
     }
-    let mut found = BTreeMap::new();
+    let mut found = BTreeSet::new();
     let mut open = vec![getpid().as_raw()];
     while let Some(parent) = open.pop() {
-        // Each process has one parent.
-        for (pid, stat) in children.remove(&parent).into_iter().flatten() {
-            if except.get(&pid) != Some(&stat.since) {
-                found.insert(pid, stat);
+        for pid in children.remove(&parent).into_iter().flatten() {
+            if !except.contains(&pid) {
+                found.insert(pid);
                 open.push(pid);
             }
         }
@@ -211,7 +180,7 @@ fn below(except: &BTreeMap<i32, u64>) -> BTreeMap<i32, Stat> {
     found
 }
 
-/// The exit status that tells of this end: the command's own, or 128 and the signal's number.
+/// The exit status of the command, or 128 and the number of the signal that ended it.
 pub fn status_of(ended: ExitStatus) -> u8 {
     use std::os::unix::process::ExitStatusExt as _;
     match (ended.code(), ended.signal()) {
@@ -231,9 +200,8 @@ mod tests {
     fn a_process_is_read_whatever_its_name() {
         let line =
             "4711 (a) b ((x) S 12 4711 4711 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 987654 1 1";
-        let stat = parse_stat(line).unwrap();
-        assert_eq!((stat.parent, stat.zombie, stat.since), (12, false, 987_654));
-        assert!(parse_stat("4711 (a").is_none());
+        assert_eq!(parse_parent(line), Some(12));
+        assert!(parse_parent("4711 (a").is_none());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! How a command reaches Cassandra: the flags that all of them share, and what their settings come to.
+//! The way of commands to Cassandra: shared flags, and the options from their settings.
 
 use std::path::{Path, PathBuf};
 
@@ -9,80 +9,80 @@ use fermata_cassandra::{
 use fermata_command::remote::variable;
 use fermata_command::{Failure, exit};
 
-use crate::config::{CassandraConfig, Config, Consistency, DriverName, Flag, Problems, Sources};
+use crate::config::{CassandraConfig, Config, Consistency, Flag, Problems, Sources};
 use crate::lock::TableName;
 
-/// The password, where it is in no file.
+/// The variable of the password.
 const PASSWORD_VARIABLE: &str = "FERMATA_CASSANDRA_PASSWORD";
 
-/// Where settings are read from.
+/// The file with settings.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Settings")]
 pub struct SettingsFile {
-    /// Read settings from this TOML file (none is read unless it is named)
+    /// File with settings (TOML)
     #[arg(long, value_name = "FILE", env = "FERMATA_CONFIG",
           value_parser = OsStringValueParser::new().map(PathBuf::from))]
     config: Option<PathBuf>,
 }
 
 impl SettingsFile {
-    /// The file; an empty name, as of a variable that is set to nothing, is none.
+    /// The file. An empty variable names none.
     pub fn path(self) -> Option<PathBuf> {
         self.config.filter(|path| !path.as_os_str().is_empty())
     }
 }
 
-/// The flags that are settings of Cassandra. Each can also be in the file or in the environment.
+/// The flags for settings of Cassandra.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 #[command(next_help_heading = "Settings for Cassandra")]
 pub struct ClusterFlags {
-    /// Nodes to ask first, HOST or HOST:PORT, with commas between
+    /// First nodes to ask, HOST or HOST:PORT, with commas
     #[arg(long, value_name = "HOSTS")]
     contact_points: Option<String>,
 
-    /// Where the tables are [default: fermata]
+    /// Keyspace of the tables [default: fermata]
     #[arg(long, value_name = "NAME")]
     keyspace: Option<String>,
 
-    /// Log in as this user [default: no login, for a cluster that asks for none]
+    /// User of the login [default: no login]
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
 
-    /// A file with nothing but the password [default: what FERMATA_CASSANDRA_PASSWORD holds]
+    /// File with the password alone [default: the variable FERMATA_CASSANDRA_PASSWORD]
     #[arg(long, value_name = "FILE")]
     password_file: Option<String>,
 
-    /// The datacenter whose nodes are asked before others; with local_quorum the one whose majority agrees
+    /// Preferred datacenter; with local_quorum that of the majority
     #[arg(long, value_name = "NAME")]
     datacenter: Option<String>,
 
-    /// Whose majority must agree: quorum, or local_quorum for a keyspace in one datacenter [default: quorum]
+    /// Majority that must agree: quorum, or local_quorum for a keyspace in one datacenter [default: quorum]
     #[arg(long, value_name = "WHOSE")]
     consistency: Option<String>,
 
-    /// Encrypt, and trust nodes whose certificates are signed by those in this file (PEM)
+    /// CAs of the nodes (PEM); turns TLS on
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<String>,
 
-    /// The certificate to show to nodes that ask for one (PEM)
+    /// Certificate of this client (PEM)
     #[arg(long, value_name = "FILE")]
     tls_certificate: Option<String>,
 
-    /// The key of that certificate (PEM)
+    /// Its key (PEM)
     #[arg(long, value_name = "FILE")]
     tls_key: Option<String>,
 
-    /// Whether a node's certificate must name the address that it is reached at [default: true]
+    /// Whether a node's certificate must name its address [default: true]
     #[arg(long, value_name = "BOOL")]
     tls_verify_host: Option<String>,
 
-    /// The client library: scylla, or cassandra-cpp in a program that was built with it [default: scylla]
+    /// Client library: scylla, or cassandra-cpp if built in [default: scylla]
     #[arg(long, value_name = "NAME")]
     driver: Option<String>,
 }
 
 impl ClusterFlags {
-    /// With this keyspace alone.
+    /// The keyspace alone.
     pub fn of_keyspace(name: Option<String>) -> ClusterFlags {
         ClusterFlags {
             keyspace: name,
@@ -112,12 +112,12 @@ impl ClusterFlags {
         })
     }
 
-    /// Reads all layers for a command that needs the cluster and nothing else of the configuration.
+    /// Reads all layers for a command that needs the cluster alone.
     pub fn load(self, file: SettingsFile) -> Result<Config, Problems> {
         self.load_with(file, Config::check_cluster)
     }
 
-    /// Reads all layers for a command that asks no cluster.
+    /// Reads all layers for a command without a cluster.
     pub fn load_names(self, file: SettingsFile) -> Result<Config, Problems> {
         self.load_with(file, |_| Ok(()))
     }
@@ -136,17 +136,17 @@ impl ClusterFlags {
     }
 }
 
-/// Why settings cannot be used. Correct them and start again.
+/// Unusable settings. Correct them and start again.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// A file that is named cannot be read.
+    /// A file cannot be read.
     #[error("{setting}: cannot read {path}: {error}")]
     File {
-        /// The setting that names it.
+        /// Its setting.
         setting: &'static str,
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         error: std::io::Error,
     },
     /// A user without a password.
@@ -169,7 +169,7 @@ impl From<Problems> for Failure {
     }
 }
 
-/// The text file that a setting names, whole.
+/// Reads the text file of a setting.
 pub fn file(setting: &'static str, path: &Path) -> Result<String, SettingsError> {
     std::fs::read_to_string(path).map_err(|error| SettingsError::File {
         setting,
@@ -178,14 +178,14 @@ pub fn file(setting: &'static str, path: &Path) -> Result<String, SettingsError>
     })
 }
 
-/// How the cluster of a configuration is reached; reads the password.
+/// The options for a cluster; reads the password.
 pub fn options(config: &CassandraConfig) -> Result<CassandraOptions, SettingsError> {
     let client = match (&config.tls.cert_file, &config.tls.key_file) {
         (Some(certificate), Some(key)) => Some(ClientCertificate {
             certificate_file: certificate.clone(),
             key_file: key.clone(),
         }),
-        // One without the other is refused with the configuration.
+        // The configuration refuses one without the other.
         (None, _) | (_, None) => None,
     };
     let tls = config.tls.ca_file.as_ref().map(|ca_file| CassandraTls {
@@ -226,60 +226,22 @@ pub fn options(config: &CassandraConfig) -> Result<CassandraOptions, SettingsErr
     })
 }
 
-/// `fermata schema apply` for this cluster and these tables, to be copied into a shell. A password that is in
-/// the environment is taken from there again.
+/// `fermata schema apply` for this cluster and these tables. It needs the login and TLS of this command as well.
 pub fn apply_command(config: &CassandraConfig, tables: &[TableName]) -> String {
-    let mut command = "fermata schema apply".to_owned();
-    let mut add = |flag: &str, value: &str| {
-        command.push_str(&format!(" {flag} {}", quoted(value)));
-    };
-    add("--contact-points", &config.contact_points.0.join(","));
+    let mut command = format!(
+        "fermata schema apply --contact-points {}",
+        config.contact_points.0.join(",")
+    );
     if config.keyspace.0 != Keyspace::default() {
-        add("--keyspace", config.keyspace.0.as_str());
+        command.push_str(&format!(" --keyspace {}", config.keyspace.0.as_str()));
     }
-    for (flag, value) in [
-        ("--user", &config.user),
-        ("--datacenter", &config.datacenter),
-    ] {
-        if let Some(value) = value {
-            add(flag, value);
-        }
-    }
-    let tls = &config.tls;
-    for (flag, path) in [
-        ("--password-file", &config.password_file),
-        ("--tls-ca", &tls.ca_file),
-        ("--tls-certificate", &tls.cert_file),
-        ("--tls-key", &tls.key_file),
-    ] {
-        if let Some(path) = path {
-            add(flag, &path.to_string_lossy());
-        }
-    }
-    if !tls.verify_host {
-        add("--tls-verify-host", "false");
-    }
-    if config.consistency == Consistency::LocalQuorum {
-        add("--consistency", "local_quorum");
-    }
-    if config.driver == DriverName::CassandraCpp {
-        add("--driver", "cassandra-cpp");
-    }
-    for table in tables {
-        if *table != TableName::default_table() {
-            add("--table", table.as_str());
-        }
+    for table in tables
+        .iter()
+        .filter(|table| **table != TableName::default_table())
+    {
+        command.push_str(&format!(" --table {table}"));
     }
     command
-}
-
-/// As one word of a shell.
-fn quoted(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,@%+=[]".contains(c);
-    match !text.is_empty() && text.chars().all(plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
-    }
 }
 
 #[cfg(test)]
@@ -300,38 +262,19 @@ mod tests {
     }
 
     #[test]
-    fn a_command_names_all_that_it_takes_to_reach_the_cluster() {
+    fn a_command_names_the_cluster_the_keyspace_and_the_tables() {
         let config = flags(&[("contact_points", "a,b:9043")]);
         assert_eq!(
             apply_command(&config.store.cassandra, &[TableName::default_table()]),
             "fermata schema apply --contact-points a,b:9043"
         );
-        let config = flags(&[
-            ("contact_points", "a"),
-            ("keyspace", "locks"),
-            ("user", "it's me"),
-            ("password_file", "/etc/a password"),
-            ("datacenter", "eu-1"),
-            ("consistency", "local_quorum"),
-            ("tls.ca_file", "ca.pem"),
-            ("tls.cert_file", "c.pem"),
-            ("tls.key_file", "k.pem"),
-            ("tls.verify_host", "false"),
-        ]);
+        let config = flags(&[("contact_points", "a"), ("keyspace", "locks")]);
         assert_eq!(
-            apply_command(&config.store.cassandra, &[TableName::parse("orders").unwrap()]),
-            r"fermata schema apply --contact-points a --keyspace locks --user 'it'\''s me' --datacenter eu-1 \
-             --password-file '/etc/a password' --tls-ca ca.pem --tls-certificate c.pem --tls-key k.pem \
-             --tls-verify-host false --consistency local_quorum --table orders"
-                .replace("\\\n             ", "")
-        );
-        let config = CassandraConfig {
-            driver: DriverName::CassandraCpp,
-            ..flags(&[("contact_points", "a")]).store.cassandra
-        };
-        assert_eq!(
-            apply_command(&config, &[]),
-            "fermata schema apply --contact-points a --driver cassandra-cpp"
+            apply_command(
+                &config.store.cassandra,
+                &[TableName::parse("orders").unwrap()]
+            ),
+            "fermata schema apply --contact-points a --keyspace locks --table orders"
         );
     }
 

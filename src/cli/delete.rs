@@ -1,4 +1,4 @@
-//! `fermata delete`: takes away the value of a key, in a section of its own or under a lock that somebody else took.
+//! `fermata delete`: deletes the value of a key, under a lock of its own or under a lockRef.
 
 use fermata_client::{CallNumbers, Mutation};
 use fermata_command::{Failure, Remote};
@@ -14,14 +14,13 @@ leaves the lock alone.
 
 --output json prints the \"name\" and \"fencing_token\" of the entry that deleted.
 
-Exit status: 0 the key has no value, which is durable; 64 malformed; 66 no
-such table or lockRef; 69 no server (the outcome is unknown); 70 the lock is
-lost (the outcome is unknown if it was only then), or had ended before; 74 it
-is deleted, and the answer cannot be printed; 75 --try, and others hold the
-lock, or the lockRef does not hold its key yet, or another command uses it
-just now (repeat), or a limit is reached, or the server is overloaded; 77 not
-allowed; 124 the wait timed out; 128+n ended by signal n, while it waited, or
-while it deleted (the outcome is unknown).
+Exit status: 0 the key has no value, durably; 64 malformed; 66 no such table or
+lockRef; 69 no server (the outcome is unknown); 70 the lock had ended, or was
+lost (then the outcome is unknown); 74 the answer cannot be printed; 75 --try,
+and others hold the lock; the lockRef does not hold its key yet; another
+command uses it (repeat); a limit is reached; the server is overloaded; 77 not
+allowed; 124 the wait timed out; 128+n ended by signal n (during the delete the
+outcome is unknown).
 
 Examples:
   fermata delete orders-42
@@ -32,7 +31,11 @@ Examples:
 #[command(after_help = HELP)]
 pub struct Args {
     /// The key
-    #[arg(value_name = "KEY", required_unless_present = "lock_ref")]
+    #[arg(
+        value_name = "KEY",
+        required_unless_present = "lock_ref",
+        conflicts_with = "lock_ref"
+    )]
     key: Option<String>,
 
     /// Delete as the holder: under this lockRef [default: FERMATA_LOCK_REF]
@@ -51,8 +54,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
     let client = args.remote.client()?;
     let (lock_ref, fencing_token) = match args.lock_ref {
         Some(named) => {
-            let (lock_ref, fencing_token) =
-                value::granted_alone(&client, named.as_deref(), args.key).await?;
+            let (lock_ref, fencing_token) = value::granted(&client, named).await?;
             client
                 .critical_write(&lock_ref, Mutation::Delete, &CallNumbers::default())
                 .await?;

@@ -31,7 +31,11 @@ Examples:
 #[command(after_help = HELP)]
 pub struct Args {
     /// The key
-    #[arg(value_name = "KEY", required_unless_present = "lock_ref")]
+    #[arg(
+        value_name = "KEY",
+        required_unless_present = "lock_ref",
+        conflicts_with = "lock_ref"
+    )]
     key: Option<String>,
 
     /// Read as the holder: under this lockRef [default: FERMATA_LOCK_REF]
@@ -57,8 +61,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
             (read, json!({ "table": table, "key": key }))
         }
         Some(named) => {
-            let (lock_ref, fencing_token) =
-                value::granted_alone(&client, named.as_deref(), args.key).await?;
+            let (lock_ref, fencing_token) = value::granted(&client, named).await?;
             let read = client
                 .critical_get(&lock_ref, &CallNumbers::default())
                 .await?;
@@ -82,5 +85,5 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
             }
         }
     }
-    Ok(if read.is_some() { 0 } else { exit::NO_VALUE })
+    Ok(if read.is_some() { 0 } else { exit::NEGATIVE })
 }

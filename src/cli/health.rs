@@ -1,4 +1,4 @@
-//! `fermata health`: whether the server serves.
+//! `fermata health`: asks whether the server serves.
 
 use fermata_client::CallError;
 use fermata_command::output::{Format, print_json, print_text};

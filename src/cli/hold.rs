@@ -1,14 +1,12 @@
-//! `fermata lock KEY` without a command: the lock is kept until a signal or its loss, for anybody who has the printed lockRef.
+//! `fermata lock KEY` without a command: keeps the lock until a signal or its loss. Others act with the printed lockRef.
 
 use fermata_client::LockGuard;
 use fermata_command::failure::status_of_signal;
 use fermata_command::output::{Format, print_text};
 use fermata_command::{Failure, exit};
 use serde_json::json;
-use tokio::time::timeout;
 
-use super::leaving::release;
-use super::lock::{RELEASE_LOST_MAX, lost_words};
+use super::leaving::{lost_words, release, release_lost};
 use super::signals::Signals;
 
 /// Prints the lockRef, and keeps the lock.
@@ -42,6 +40,6 @@ pub async fn hold(
             return Ok(status_of_signal(signal as i32));
         }
     };
-    let _ = timeout(RELEASE_LOST_MAX, guard.release()).await;
-    Err(Failure::new(exit::LOCK_LOST, lost_words(key, &lost)))
+    release_lost(guard).await;
+    Err(Failure::new(exit::FAILED, lost_words(key, &lost)))
 }

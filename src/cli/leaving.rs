@@ -1,19 +1,14 @@
-//! Releasing a lock, or an entry in the queue, before the process ends.
+//! The release of a lock, or of an entry in the queue, before the process ends.
 
-use std::time::Duration;
-
-use fermata_client::{LockGuard, QueueEntry, ReleaseError};
-use fermata_command::output::say;
+use fermata_client::{LockGuard, Lost, QueueEntry, ReleaseError};
+use fermata_command::output::{one_line, say};
 use fermata_command::{Failure, Span, exit};
 use nix::sys::signal::Signal;
 use tokio::time::timeout;
 
-use super::signals::{Signals, finish_after};
+use super::signals::{END_WITHIN, Signals, finish_after};
 
-/// How long releasing an entry of the queue may hold up the end of the process.
-const GIVE_UP_MAX: Duration = Duration::from_secs(2);
-
-/// When a lock ends that is not released.
+/// The end of a lock without a release.
 pub fn unreleased(guard: &LockGuard) -> String {
     match guard.disconnect_grace() {
         Some(grace) => format!("{} after this process", Span::from_duration(grace)),
@@ -24,8 +19,8 @@ pub fn unreleased(guard: &LockGuard) -> String {
     }
 }
 
-/// Releases the lock; `after` this signal, where one came. A server that cannot be told is no failure of the command: the lock ends
-/// by itself.
+/// Releases the lock; `after` is a signal that came before. Without an answer of a server the command does not fail: the lock
+/// expires.
 pub async fn release(
     guard: LockGuard,
     key: &str,
@@ -41,7 +36,7 @@ pub async fn release(
         Ok(Ok(())) => return Ok(()),
         Ok(Err(ReleaseError::Lost(lost))) => {
             let words = format!("the lock on {key} was lost before its release: {lost}");
-            return Err(Failure::new(exit::LOCK_LOST, words));
+            return Err(Failure::new(exit::FAILED, words));
         }
         Ok(Err(error)) => error.to_string(),
         Err(signal) => format!("{signal} came before an answer"),
@@ -52,7 +47,17 @@ pub async fn release(
     Ok(())
 }
 
-/// Releases an entry of the queue. False where it is left to its TTL.
+/// Releases a lost lock, which may exist still. A server may not answer.
+pub async fn release_lost(guard: LockGuard) {
+    let _ = timeout(END_WITHIN, guard.release()).await;
+}
+
+/// The message about a lost lock.
+pub fn lost_words(key: &str, lost: &Lost) -> String {
+    format!("lost the lock on {key}: {}", one_line(&lost.to_string()))
+}
+
+/// Releases an entry of the queue. False if it is left to its TTL.
 pub async fn give_up(entry: QueueEntry) -> bool {
-    matches!(timeout(GIVE_UP_MAX, entry.give_up()).await, Ok(Ok(_)))
+    matches!(timeout(END_WITHIN, entry.give_up()).await, Ok(Ok(_)))
 }

@@ -1,43 +1,34 @@
-//! `fermata lock KEY -- command`: runs a command under a lock.
+//! `fermata lock KEY -- COMMAND`: runs a command under a lock.
 
 use std::ffi::OsString;
 use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
 use fermata_client::{Client, ClientOptions, GuardState, LockGuard, Lost, LostReason, Moment};
 use fermata_command::output::{one_line, say};
-use fermata_command::remote::{ENDPOINT_VARIABLE, Remote, TABLE_VARIABLE};
+use fermata_command::remote::{ENDPOINT_VARIABLE, LOCK_REF_VARIABLE, Remote, TABLE_VARIABLE};
 use fermata_command::{Failure, Span, exit};
 use nix::sys::signal::Signal;
-use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::child::{Running, status_of};
 use super::hold::hold;
-use super::leaving::release;
-use super::signals::Signals;
+use super::leaving::{lost_words, release, release_lost};
+use super::signals::{END_WITHIN, Signals};
 use super::waiting::LockFlags;
 
-/// The environment variable that hands the lockRef to the command.
-pub const LOCK_REF_VARIABLE: &str = "FERMATA_LOCK_REF";
-/// The environment variables that hand on the rest.
+/// Variables in the environment of the command.
 const FENCING_TOKEN_VARIABLE: &str = "FERMATA_FENCING_TOKEN";
 const KEY_VARIABLE: &str = "FERMATA_KEY";
 
-/// How often the validity is looked at.
+/// The interval between two looks at the validity.
 const TICK: Duration = Duration::from_millis(100);
-/// The TTL by default, and how often it is renewed at least: with --grace by default a command goes on for 34 s without a server,
-/// which is more than the restart of a pod takes.
+/// The default TTL, and the longest interval between renewals. With the default --grace a command runs for 34 s without a server:
+/// longer than the restart of a pod.
 const TTL: Duration = Duration::from_secs(60);
 const RENEWED_EVERY_MAX: Duration = Duration::from_secs(10);
-/// How long the end of a process that got SIGKILL is waited for: one that hangs in the kernel may never end.
-const KILLED_WITHIN: Duration = Duration::from_secs(1);
-/// How long stderr may hold up the end of the process.
-const SAID_WITHIN: Duration = Duration::from_secs(1);
-/// How long the release of a lost lock may hold up the end of the process.
-pub(super) const RELEASE_LOST_MAX: Duration = Duration::from_secs(1);
 
 /// Run a command while holding the lock on a key
 #[derive(Debug, Clone, clap::Args)]
@@ -59,7 +50,7 @@ pub struct Args {
     #[arg(short = 'c', long = "command", value_name = "SCRIPT")]
     script: Option<OsString>,
 
-    /// The key to lock, also one that begins with -
+    /// The key to lock; it may begin with -
     #[arg(
         long = "key",
         id = "named_key",
@@ -81,9 +72,9 @@ pub struct Args {
 }
 
 const HELP: &str = "\
-The command finds FERMATA_LOCK_REF, FERMATA_FENCING_TOKEN and FERMATA_KEY in
-its environment. Signals are passed on. A lost lock ends the command and all
-processes that it started. --ttl is 60s by default. Details: docs/lock.md
+FERMATA_LOCK_REF, FERMATA_FENCING_TOKEN and FERMATA_KEY are set for the
+command. Signals are passed on. A lost lock ends the command and all processes
+that it started. --ttl is 60s by default. Details: docs/lock.md
 
 Exit status: that of the command, 128+n if signal n ended it; 64 malformed;
 66 no such table; 69 no server; 70 the lock was lost; 71 the command could not
@@ -95,24 +86,6 @@ Examples:
   fermata lock orders-42 -- ./charge.sh 42
   fermata lock --try nightly -- make report || [ $? -eq 75 ]
   fermata lock --wait 30s deploy -c './deploy.sh && ./announce.sh'";
-
-/// Says what to do about an unexpected word: one that follows the key, or a key that begins with `-`.
-pub fn tip(error: &mut clap::Error) {
-    let usage = error.get(ContextKind::Usage).map(ToString::to_string);
-    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else {
-        return;
-    };
-    let of_lock = usage.is_some_and(|usage| usage.contains(" lock "));
-    if error.kind() != ErrorKind::UnknownArgument || !of_lock {
-        return;
-    }
-    let tip = match word.starts_with('-') {
-        true => format!("a key that begins with - is given as --key={word}"),
-        false => format!("put -- before the command: fermata lock KEY -- {word} ..."),
-    };
-    let tips = ContextValue::StyledStrs(vec![tip.into()]);
-    error.insert(ContextKind::Suggested, tips);
-}
 
 /// Runs the command.
 pub async fn run(args: Args) -> Result<u8, Failure> {
@@ -174,19 +147,12 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         is_lost: false,
         kill_at: None,
         is_killed: false,
-        is_hanging: false,
-        lines: JoinSet::new(),
     };
     let status = holding.until_ended().await;
     holding.end(status).await
 }
 
-pub(super) fn lost_words(key: &str, lost: &Lost) -> String {
-    format!("lost the lock on {key}: {}", one_line(&lost.to_string()))
-}
-
-/// How long before the end of what was promised a command is stopped. With every call of the client answered more than this
-/// is always left.
+/// The time between the stop of a command and the end of the promise. With all renewals answered, more than this is always left.
 fn lead(grace: Duration, promised_for: Duration) -> Duration {
     grace.min(promised_for / 3)
 }
@@ -199,26 +165,22 @@ struct LockedCommand {
     signals: Signals,
     grace: Duration,
     key: String,
-    /// Until when the lock was known to hold, when that was looked at last.
+    /// The end of the validity at the last look.
     valid_until: Moment,
-    /// A signal that asks for the end was passed to the command.
+    /// The command was passed a signal that asks it to end.
     is_told_to_end: bool,
     /// The command was stopped because the lock was, or was about to be, lost.
     is_lost: bool,
     /// Set once the command and all that it started were told to stop.
     kill_at: Option<Moment>,
     is_killed: bool,
-    /// It was said that something survives SIGKILL.
-    is_hanging: bool,
-    /// Lines on their way to stderr.
-    lines: JoinSet<()>,
 }
 
 impl LockedCommand {
-    /// Returns the exit status of the command, once it has ended. Where it was stopped, or a signal ended it, all that it started
-    /// has ended as well.
+    /// Returns the exit status of the command after its end. If it was stopped, or ended by a signal, the processes that it
+    /// started have ended as well.
     async fn until_ended(&mut self) -> u8 {
-        // Fine enough for what is taken off the validity.
+        // Fine enough for short validities too.
         let mut tick = interval(TICK.min(self.valid_for_most() / 20));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut status = None;
@@ -243,7 +205,7 @@ impl LockedCommand {
         }
     }
 
-    /// How long one renewal is good for.
+    /// The validity after a renewal.
     fn valid_for_most(&self) -> Duration {
         let ttl = self.guard.ttl();
         self.guard
@@ -253,15 +215,15 @@ impl LockedCommand {
     }
 
     fn pass(&mut self, signal: Signal) {
-        if !self.signals.reached_the_group(signal) {
+        if !Signals::reached_the_group(signal) {
             self.running.pass(signal);
             self.is_told_to_end |=
                 matches!(signal, Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT);
         }
     }
 
-    /// The command itself has ended. What it left in the background when it ended by itself goes on; what a signal left behind
-    /// must not go on without the lock.
+    /// The command itself has ended. After its own end its background processes go on; after a signal they must not go on without
+    /// the lock.
     fn command_ended(&mut self, ended: io::Result<ExitStatus>) -> u8 {
         let now = self.client.clock().now();
         match ended {
@@ -269,7 +231,7 @@ impl LockedCommand {
                 let by_signal = self.is_told_to_end || ended.code().is_none();
                 if by_signal && self.kill_at.is_none() && self.running.is_any_left() {
                     let grace = Span::from_duration(self.grace);
-                    self.say_beside(format!(
+                    say_beside(format!(
                         "a signal ended the command; stopping what it started: SIGTERM now, SIGKILL in {grace}"
                     ));
                     self.stop(now.after(self.grace));
@@ -277,8 +239,8 @@ impl LockedCommand {
                 status_of(ended)
             }
             Err(error) => {
-                // Whether it runs is not known.
-                self.say_beside(format!(
+                // It may run still.
+                say_beside(format!(
                     "the command cannot be waited for: {error}; ending it"
                 ));
                 self.stop(now);
@@ -287,7 +249,7 @@ impl LockedCommand {
         }
     }
 
-    /// Tells the command, and all that it started, to stop; at `kill_at` at the latest it is killed.
+    /// Sends SIGTERM to the command and all that it started. SIGKILL follows at `kill_at` at the latest.
     fn stop(&mut self, kill_at: Moment) {
         match self.kill_at {
             Some(earlier) => self.kill_at = Some(earlier.min(kill_at)),
@@ -298,12 +260,12 @@ impl LockedCommand {
         }
     }
 
-    /// The lock is lost. Where its time had passed before that was noticed, as after a suspend, somebody else may have it: then nothing
-    /// may run on. Else the command has what the user gives it.
+    /// The lock is lost. If its validity ended before (as after a suspend), another client may hold it: the command is killed at
+    /// once. Otherwise it has its grace.
     fn stop_lost(&mut self, lost: &Lost) {
         self.is_lost = true;
         let now = self.client.clock().now();
-        // Whatever a server says of it by now: somebody else may have it for long.
+        // Also where a server gives another reason by now.
         let is_late = matches!(lost.reason, LostReason::ValidityEnded | LostReason::Expired)
             || now >= self.valid_until;
         let (kill_at, when) = match is_late {
@@ -314,17 +276,16 @@ impl LockedCommand {
             ),
         };
         self.stop(kill_at);
-        self.say_beside(format!(
+        say_beside(format!(
             "{}; stopping the command: SIGTERM now, SIGKILL {when}",
             lost_words(&self.key, lost),
         ));
     }
 
-    /// Stops the command where the validity ends within the grace, so that nothing of it runs when
-    /// somebody else can have the lock.
+    /// Stops the command if the validity ends within the grace: nothing of it runs when another client can have the lock.
     fn stop_early(&mut self) {
         let GuardState::Held { valid_until, .. } = self.guard.state() else {
-            // Then `lost` says so, with the reason.
+            // `lost` has the reason.
             return;
         };
         self.valid_until = valid_until;
@@ -339,7 +300,7 @@ impl LockedCommand {
             None => String::new(),
             Some(error) => format!(": {}", one_line(&error.to_string())),
         };
-        self.say_beside(format!(
+        say_beside(format!(
             "no renewal came through{why}; the lock on {} may go to somebody else in {} ms; stopping the command: \
              SIGTERM now, SIGKILL then",
             self.key,
@@ -347,56 +308,42 @@ impl LockedCommand {
         ));
     }
 
-    /// Kills what has not stopped in time, and what that started meanwhile.
+    /// Kills processes that did not stop in time, and processes that they started since.
     fn kill_late(&mut self) {
         let now = self.client.clock().now();
         if self.kill_at.is_none_or(|kill_at| now < kill_at) {
             return;
         }
         self.running.kill();
-        if !self.is_lost && !self.is_hanging && self.is_hanging_since(now) {
-            self.is_hanging = true;
-            self.say_beside(format!(
-                "what the command started survives SIGKILL, as a process of another user does; the lock on {} is kept until \
-                 it ends",
-                self.key
-            ));
-        }
         if !self.is_killed {
             self.is_killed = true;
-            self.say_beside("the command did not stop; sending SIGKILL".to_owned());
+            say_beside("the command did not stop; sending SIGKILL".to_owned());
         }
     }
 
-    /// Writes a line to stderr by a thread: where nobody reads it, SIGKILL must come in time all the same.
-    fn say_beside(&mut self, line: String) {
-        self.lines.spawn_blocking(move || say(&line));
-    }
-
-    /// Whether nothing is left of a command that was stopped, and has ended itself. A lock that is lost is not kept by a process
-    /// that survives SIGKILL.
+    /// Whether nothing is left of a command that was stopped, and has ended itself. The end of a command with a lost lock waits
+    /// for a moment only for processes that survive SIGKILL, as those of another user do.
     fn has_all_ended(&self) -> bool {
-        let is_given_up = self.is_lost && self.is_hanging_since(self.client.clock().now());
-        self.kill_at.is_none() || is_given_up || !self.running.is_any_left()
-    }
-
-    /// Whether what is left should have ended by SIGKILL before this moment.
-    fn is_hanging_since(&self, now: Moment) -> bool {
-        self.kill_at
-            .is_some_and(|kill_at| now >= kill_at.after(KILLED_WITHIN))
+        let Some(kill_at) = self.kill_at else {
+            return true;
+        };
+        let is_given_up = self.is_lost && self.client.clock().now() >= kill_at.after(END_WITHIN);
+        is_given_up || !self.running.is_any_left()
     }
 
     async fn end(mut self, status: u8) -> Result<u8, Failure> {
-        let said = async { while self.lines.join_next().await.is_some() {} };
-        let _ = timeout(SAID_WITHIN, said).await;
         if self.is_lost {
-            // It may still be there, or be lost; either way it has been said.
-            let _ = timeout(RELEASE_LOST_MAX, self.guard.release()).await;
-            return Err(Failure::new(exit::LOCK_LOST, ""));
+            release_lost(self.guard).await;
+            return Err(Failure::new(exit::FAILED, ""));
         }
         release(self.guard, &self.key, None, &mut self.signals).await?;
         Ok(status)
     }
+}
+
+/// Writes a line to stderr in a thread: without a reader of stderr, SIGKILL must come in time all the same.
+fn say_beside(line: String) {
+    drop(spawn_blocking(move || say(&line)));
 }
 
 #[cfg(test)]
@@ -492,30 +439,6 @@ mod tests {
             &["fermata", "lock", "--try", "--wait", "3s", "k", "--", "ls"],
         ] {
             assert!(Cli::try_parse_from(bad).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn who_leaves_out_the_dashes_is_told_so() {
-        let said = |words: &[&str]| {
-            let mut error = Cli::try_parse_from(words).unwrap_err();
-            super::tip(&mut error);
-            error.to_string()
-        };
-        let tip = "tip: put -- before the command: fermata lock KEY -- echo ...";
-        for words in [
-            &["fermata", "lock", "k", "echo", "hello"][..],
-            &["fermata", "lock", "--try", "k", "echo"],
-        ] {
-            let said = said(words);
-            assert!(said.contains(tip), "{said}");
-        }
-        for words in [
-            &["fermata", "lock", "k", "--oops", "--", "ls"][..],
-            &["fermata", "get", "a", "b"],
-        ] {
-            let said = said(words);
-            assert!(!said.contains("put --"), "{said}");
         }
     }
 }

@@ -1,13 +1,13 @@
-//! The command line: the server's commands, and those of a client.
+//! The command line: the commands of servers and of clients.
 //!
-//! Here words are taken apart and put together; what a lock is, is not known here.
+//! This room parses words and prints answers. It knows no rule of a lock.
 
 mod backup;
+mod cells;
 pub mod check;
 mod child;
 mod cluster;
 mod delete;
-mod detached;
 pub mod end;
 mod explain;
 mod get;
@@ -30,6 +30,7 @@ mod waiting;
 
 use std::ffi::OsString;
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 use fermata_command::output::{print_bytes, say};
 use fermata_command::remote::CLIENT_OPTIONS;
@@ -40,7 +41,7 @@ Examples:
   fermata serve                             # on this machine
   fermata lock orders-42 -- ./charge.sh 42  # one at a time
   fermata locks ls                          # who holds what
-  fermata locks top                         # what others wait for, live
+  fermata locks top                         # live: keys with waiters
   fermata put greeting hello && fermata get greeting
 
 Every command has its own --help, with examples and exit statuses.";
@@ -81,25 +82,14 @@ enum FermataCommand {
     },
 }
 
-/// Runs the command that these words (the program's name first) say.
+/// Runs the command of these words; the first is the name of the program.
 pub async fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     let cli = match Cli::parse_words(words) {
         Ok(cli) => cli,
-        Err(mut error) => {
-            lock::tip(&mut error);
-            return printed(&error);
-        }
+        Err(error) => return printed(&error),
     };
-    if let Err(failure) = cli.refuse_client_options() {
-        return failed(&failure);
-    }
     let ended = match cli.command {
-        FermataCommand::Serve(args) => {
-            return serve::run(args).await.unwrap_or_else(|error| {
-                say(&error.to_string());
-                error.exit_code()
-            });
-        }
+        FermataCommand::Serve(args) => serve::run(args).await,
         FermataCommand::Check(args) => check::run(args).await.map_err(Failure::from),
         FermataCommand::Schema(args) => schema::run(args).await,
         FermataCommand::Token(args) => token::run(&args),
@@ -118,7 +108,7 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     ended.unwrap_or_else(|failure| failed(&failure))
 }
 
-/// The commands of an operator of servers, with those options of client commands that they have as well.
+/// The commands of an operator of servers, with their own options among the names of client options.
 const OF_SERVERS: [(&str, &[&str]); 7] = [
     ("serve", &[]),
     ("check", &["--output"]),
@@ -130,35 +120,26 @@ const OF_SERVERS: [(&str, &[&str]); 7] = [
 ];
 
 impl Cli {
+    /// Options of client commands may stand before each command. Commands of servers refuse them here.
     fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
         let matches = built(Cli::command()).try_get_matches_from(words)?;
-        Cli::from_arg_matches(&matches)
-    }
-
-    /// Options of client commands may stand before each command: those that it does not have are refused here.
-    fn refuse_client_options(&self) -> Result<(), Failure> {
-        let name = match &self.command {
-            FermataCommand::Serve(_) => "serve",
-            FermataCommand::Check(_) => "check",
-            FermataCommand::Schema(_) => "schema",
-            FermataCommand::Token(_) => "token",
-            FermataCommand::Explain(_) => "explain",
-            FermataCommand::Restore(_) => "restore",
-            FermataCommand::Completions { .. } => "completions",
-            _ => return Ok(()),
+        let cli = Cli::from_arg_matches(&matches)?;
+        let command = matches.subcommand_name().unwrap_or_default();
+        let Some((_, own)) = OF_SERVERS.iter().find(|(name, _)| *name == command) else {
+            return Ok(cli);
         };
-        let own = OF_SERVERS.iter().find(|(of, _)| *of == name);
-        let own = own.map_or(&[][..], |(_, own)| *own);
-        match self.remote.given().find(|option| !own.contains(option)) {
-            Some(option) => Err(Failure::usage(format!(
-                "{option} is an option of client commands, and {name} is none"
-            ))),
-            None => Ok(()),
+        let foreign = cli.remote.given().find(|option| !own.contains(option));
+        match foreign {
+            Some(option) => Err(clap::Error::raw(
+                ErrorKind::UnknownArgument,
+                format!("{option} is an option of client commands, and not of {command}\n"),
+            )),
+            None => Ok(cli),
         }
     }
 }
 
-/// All commands, built; those of servers do not show the options of client commands.
+/// All commands. The help of server commands hides the options of client commands.
 fn built(mut command: clap::Command) -> clap::Command {
     fn hide(command: clap::Command) -> clap::Command {
         let command = command.mut_args(|arg| {
@@ -172,11 +153,11 @@ fn built(mut command: clap::Command) -> clap::Command {
     names.fold(command, |command, name| command.mut_subcommand(name, hide))
 }
 
-/// Prints help, or why the words make no sense.
+/// Prints help, or a fault of the command line.
 fn printed(error: &clap::Error) -> u8 {
     let printed = error.print();
     if error.use_stderr() {
-        // Where it cannot be said, the status is left.
+        // The status tells it as well.
         return exit::USAGE;
     }
     match printed {
@@ -185,7 +166,7 @@ fn printed(error: &clap::Error) -> u8 {
     }
 }
 
-/// Says why a command failed.
+/// Prints the failure of a command.
 fn failed(failure: &Failure) -> u8 {
     if !failure.message.is_empty() {
         say(&failure.message);
@@ -254,7 +235,7 @@ mod tests {
             "fermata schema print --table a --table b",
             "fermata locks ls --table t",
         ] {
-            assert_eq!(parsed(good).refuse_client_options(), Ok(()), "{good}");
+            parsed(good);
         }
         for bad in [
             "fermata --endpoint http://a:1 serve",
@@ -262,8 +243,9 @@ mod tests {
             "fermata check --table t",
             "fermata schema print --timeout 1s",
         ] {
-            let refused = parsed(bad).refuse_client_options().unwrap_err();
-            assert_eq!(refused.code, exit::USAGE, "{bad}");
+            let refused = Cli::parse_words(bad.split(' ').map(OsString::from)).unwrap_err();
+            let said = refused.to_string();
+            assert!(said.contains("is an option of client commands"), "{said}");
         }
         for (name, _) in OF_SERVERS {
             let mut command = built(Cli::command());
@@ -287,13 +269,6 @@ mod tests {
     fn a_value_may_follow_a_bare_lock_ref_flag() {
         for words in [
             &["fermata", "put", "--lock-ref", "v"][..],
-            &[
-                "fermata",
-                "put",
-                "--lock-ref",
-                "default/a#1.00000000@7",
-                "v",
-            ],
             &["fermata", "put", "--lock-ref=default/a#1.00000000@7", "-"],
             &["fermata", "put", "k", "v"],
             &["fermata", "put", "k", "-"],
@@ -308,6 +283,7 @@ mod tests {
         }
         for words in [
             &["fermata", "get"][..],
+            &["fermata", "get", "--lock-ref", "k"],
             &["fermata", "put", "a", "b", "c"],
             &["fermata", "locks", "release", "r"],
             &["fermata", "locks", "release", "--reason", "w"],

@@ -18,13 +18,12 @@ that lockRef and leaves the lock alone.
 --output json prints the \"name\" and \"fencing_token\" of the entry that wrote.
 
 Exit status: 0 the value is durable; 64 malformed; 66 no such table or
-lockRef; 69 no server (the outcome is unknown); 70 the lock is lost (the
-outcome is unknown if it was only then), or had ended before; 74 the value
-cannot be read, or, once it is written, the answer not printed; 75 --try, and
-others hold the lock, or the lockRef does not hold its key yet, or another
-command uses it just now (repeat), or a limit is reached, or the server is
-overloaded; 77 not allowed; 124 the wait timed out; 128+n ended by signal n,
-while it waited, or while it wrote (the outcome is unknown).
+lockRef; 69 no server (the outcome is unknown); 70 the lock had ended, or was
+lost (then the outcome is unknown); 74 the value cannot be read, or the answer
+not be printed; 75 --try, and others hold the lock; the lockRef does not hold
+its key yet; another command uses it (repeat); a limit is reached; the server
+is overloaded; 77 not allowed; 124 the wait timed out; 128+n ended by signal n
+(during the write the outcome is unknown).
 
 Examples:
   fermata put orders-42 charged
@@ -61,69 +60,32 @@ pub struct Args {
 /// Runs the command.
 pub async fn run(args: Args) -> Result<u8, Failure> {
     let client = args.remote.client()?;
-    let (lock_ref, fencing_token) = match args.lock_ref.clone() {
-        Some(named) => {
-            under(
-                &client,
-                named.as_deref(),
-                args.arguments,
-                args.file.as_ref(),
-            )
-            .await?
+    let (lock_ref, fencing_token) = match (args.lock_ref, args.arguments.as_slice()) {
+        (Some(named), given @ ([] | [_])) => {
+            let value = value::read(given.first().map(String::as_str), args.file.as_ref())?;
+            let (lock_ref, fencing_token) = value::granted(&client, named).await?;
+            client
+                .critical_write(&lock_ref, Mutation::Put(value), &CallNumbers::default())
+                .await?;
+            (lock_ref, fencing_token)
         }
-        None => {
-            let (key, given) = match args.arguments.as_slice() {
-                [key] => (key, None),
-                [key, value] => (key, Some(value.as_str())),
-                _ => return Err(Failure::usage("give a key and a value")),
-            };
+        (Some(_), _) => {
+            let words = "a lockRef names its key; give the value alone (--lock-ref=LOCK_REF VALUE)";
+            return Err(Failure::usage(words));
+        }
+        (None, [key, given @ ..]) => {
             // Before anything is locked: stdin may take its time.
-            let value = Mutation::Put(value::read(given, args.file.as_ref())?);
-            section(&client, (&args.remote, &args.taking), key, value).await?
+            let value = value::read(given.first().map(String::as_str), args.file.as_ref())?;
+            let taking = (&args.remote, &args.taking);
+            section(&client, taking, key, Mutation::Put(value)).await?
         }
+        (None, []) => return Err(Failure::usage("give a key and a value")),
     };
     value::print_written(args.remote.format(), &lock_ref, fencing_token)?;
     Ok(0)
 }
 
-/// Writes under a lock that somebody else took.
-async fn under(
-    client: &Client,
-    named: Option<&str>,
-    arguments: Vec<String>,
-    file: Option<&PathBuf>,
-) -> Result<(String, u64), Failure> {
-    // A lone argument is the value, whatever it looks like.
-    let (lock_ref, rest) = match (named, arguments.len(), file) {
-        (None, 0 | 1, None) => {
-            let (lock_ref, _) = value::lock_ref(None, Vec::new())?;
-            (lock_ref, arguments)
-        }
-        _ => value::lock_ref(named, arguments)?,
-    };
-    let given = one(rest, file.is_some())?;
-    let value = value::read(given.as_deref(), file)?;
-    let (lock_ref, fencing_token) = value::granted(client, &lock_ref).await?;
-    client
-        .critical_write(&lock_ref, Mutation::Put(value), &CallNumbers::default())
-        .await?;
-    Ok((lock_ref, fencing_token))
-}
-
-/// The value, unless a file has it.
-fn one(arguments: Vec<String>, file: bool) -> Result<Option<String>, Failure> {
-    let mut arguments = arguments.into_iter();
-    let given = arguments.next();
-    match (arguments.next(), given.is_some() && file) {
-        (None, false) => Ok(given),
-        (Some(_), _) => Err(Failure::usage(
-            "a lockRef names its key; give the value alone",
-        )),
-        (None, true) => Err(Failure::usage("give the value or --file, not both")),
-    }
-}
-
-/// Writes in a section of its own; its lockRef and fencing token.
+/// Writes under a lock of its own. Returns its lockRef and fencing token.
 pub(super) async fn section(
     client: &Client,
     (remote, taking): (&Remote, &LockFlags),

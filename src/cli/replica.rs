@@ -1,4 +1,4 @@
-//! What a replica is made of, as the configuration says.
+//! The parts of a replica, from the configuration.
 
 pub mod cassandra;
 
@@ -9,13 +9,13 @@ use crate::config::Config;
 use crate::engine::{EngineOptions, Packing, Peers};
 use crate::store::Store;
 
-/// What an engine is made of beside its store.
+/// The parts of an engine, beside its store.
 pub struct Made {
     pub config: Config,
     pub peers: Arc<dyn Peers>,
-    /// Where it serves gRPC; empty where it does not.
+    /// Its address for gRPC; empty without one.
     pub address: String,
-    /// Where it takes calls of other replicas; empty where it does not.
+    /// Its address for other replicas; empty without one.
     pub peer_address: String,
 }
 
@@ -40,8 +40,8 @@ impl Made {
     }
 }
 
-/// As configured, else `HOST:PORT` of where it serves clients: that stays over restarts, and is another one for each
-/// replica of a host.
+/// The configured name, else `HOST:PORT` of its address for clients: it stays over restarts, and differs between the replicas
+/// of a host.
 fn name(config: &Config, address: &str) -> String {
     let configured = &config.peers.name;
     if !configured.is_empty() {

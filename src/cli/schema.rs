@@ -1,4 +1,4 @@
-//! `fermata schema`: the tables in Cassandra, printed, made, and looked at.
+//! `fermata schema`: prints, makes and checks the tables in Cassandra.
 
 use fermata_command::output::{print_text, say};
 use fermata_command::{Failure, exit};
@@ -25,10 +25,10 @@ enum SchemaCommand {
     Restored(RestoredArgs),
 }
 
-/// Where the names of tables come from.
+/// The names of tables.
 #[derive(Debug, Clone, clap::Args)]
 struct Names {
-    /// A table whose keys can be locked, beside `default` and those of the settings; may be repeated
+    /// A table beside `default` and those of the settings; may be repeated
     #[arg(long = "table", id = "table", value_name = "NAME")]
     tables: Vec<String>,
 
@@ -37,52 +37,49 @@ struct Names {
 }
 
 const PRINT_HELP: &str = "\
-Exit status: 0; 64 the command line makes no sense; 74 it cannot be printed; 78
-the settings are not valid.
+Exit status: 0; 64 malformed; 74 it cannot be printed; 78 the settings are not
+valid.
 
 Examples:
   fermata schema print --replication datacenter1=3
   fermata schema print --keyspace locks --table orders | cqlsh db1";
 
-/// Print the statements, without asking any cluster
+/// Print the statements, without a cluster
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = PRINT_HELP)]
 struct PrintArgs {
-    /// How many copies: DATACENTER=COPIES[,…], or simple=COPIES; without it the keyspace is not made
+    /// Copies: DATACENTER=COPIES[,…], or simple=COPIES; without it no keyspace is made
     #[arg(long, value_name = "COPIES")]
     replication: Option<Replication>,
 
     #[command(flatten)]
     names: Names,
 
-    /// Where the tables are [default: fermata]
+    /// Keyspace of the tables [default: fermata]
     #[arg(long, value_name = "NAME", help_heading = "Settings for Cassandra")]
     keyspace: Option<String>,
 }
 
 const APPLY_HELP: &str = "\
-What is there already stays as it is, but for options of tables that would be
-unsafe or slow; so this can be repeated, and be done by two at once. The
-settings are those of `fermata serve`, from the same file and environment
-variables.
+Existing tables stay, except for options that would be unsafe or slow. So this
+can be repeated, also by two at once. Settings come from the same file and
+environment variables as those of `fermata serve`.
 
-Exit status:
-  0   all of it is there, and every node knows it
-  64  the command line makes no sense, or does not fit the cluster
-  69  the cluster cannot be reached, or refused
-  74  it is done, and cannot be printed
-  78  the settings are not valid, or the tables are of a later version
+Exit status: 0 every node knows all tables; 64 malformed, or it does not fit
+the cluster; 69 the cluster cannot be reached, or refused; 74 it is done, and
+cannot be printed; 78 the settings are not valid, or the tables are of a later
+version.
 
 Examples:
   fermata schema apply --contact-points 127.0.0.1 --replication datacenter1=3
   fermata schema apply --contact-points db1,db2 --replication eu=3,us=3
   fermata schema apply --config /etc/fermata.toml";
 
-/// Make what is missing
+/// Make the missing tables
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = APPLY_HELP)]
 struct ApplyArgs {
-    /// How many copies: DATACENTER=COPIES[,…], or simple=COPIES; needed to make the keyspace
+    /// Copies: DATACENTER=COPIES[,…], or simple=COPIES; needed to make the keyspace
     #[arg(long, value_name = "COPIES")]
     replication: Option<Replication>,
 
@@ -94,21 +91,18 @@ struct ApplyArgs {
 }
 
 const CHECK_HELP: &str = "\
-Each finding is wrong (locks would not be safe, or not work), unknown (a node
-could not be asked) or advice, and is followed by what to do.
+A finding is wrong (locks are unsafe, or do not work), unknown (a node did not
+answer) or advice. Each has a remedy.
 
-Exit status:
-  0   nothing is wrong, advice aside
-  64  the command line makes no sense
-  69  the cluster, or one of its nodes, cannot be asked
-  74  it cannot be printed
-  78  something is wrong, be it with the settings
+Exit status: 0 nothing is wrong; 64 malformed; 69 the cluster, or a node, does
+not answer; 74 it cannot be printed; 78 something is wrong, or the settings are
+not valid.
 
 Examples:
   fermata schema check --contact-points 127.0.0.1
   fermata schema check --config /etc/fermata.toml";
 
-/// Look at the cluster and say what to change
+/// Check the cluster, and print what to change
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = CHECK_HELP)]
 struct CheckArgs {
@@ -120,34 +114,30 @@ struct CheckArgs {
 }
 
 const RESTORED_HELP: &str = "\
-Without this, fencing tokens could fall below some that were given out after
-the backup. With it they go on two hours above the clock, or above the one that
---above names; for as long, values are written with such timestamps. Where
-others write values with timestamps of the future, tokens follow those, up to
-two days: name the highest one with --above.
+Without this, fencing tokens could fall below tokens from after the backup.
+With it they continue two hours above the clock, or above --above; until then
+values have such timestamps. Tokens follow timestamps of the future, up to two
+days: if others write such values, give the highest one with --above.
 
 1. Stop all replicas, and wait for the longest TTL of your clients.
-2. Restore all tables of the keyspace, those of locks, values and sessions,
-   from one snapshot (nodetool refresh, or sstableloader).
-3. Run this. It waits for the TTL (peers.ttl) of replicas that did not stop in
-   an orderly way, and declares them down.
-4. Start the replicas. Who held a lock then holds it for its TTL.
+2. Restore all tables of the keyspace (locks, values, sessions) from one
+   snapshot (nodetool refresh, or sstableloader).
+3. Run this. It waits for the TTL (peers.ttl) of replicas without an orderly
+   stop, and declares them down.
+4. Start the replicas. Holders of locks hold them again for their TTL.
 
-Exit status:
-  0   done
-  64  the command line makes no sense
-  69  the cluster cannot be reached, refused, a replica runs, or clocks differ
-  74  it is done, and cannot be printed
-  78  the settings are not valid, or the tables are of another version
+Exit status: 0; 64 malformed; 69 the cluster cannot be reached, refused, a
+replica runs, or clocks differ; 74 it is done, and cannot be printed; 78 the
+settings are not valid, or the tables are of another version.
 
 Example:
   fermata schema restored --contact-points db1,db2";
 
-/// Let fencing tokens go on above all that were given out, after tables were restored
+/// Raise the fencing tokens after tables were restored
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = RESTORED_HELP)]
 struct RestoredArgs {
-    /// Give out fencing tokens above this one only
+    /// Issue only fencing tokens above this one
     #[arg(long, value_name = "TOKEN")]
     above: Option<u64>,
 
@@ -158,7 +148,7 @@ struct RestoredArgs {
     cluster: ClusterFlags,
 }
 
-/// The keyspace and its tables: those of the settings, and those named beside.
+/// The keyspace and its tables: those of the settings and of --table.
 fn schema_of(
     config: &Config,
     named: &[String],
@@ -257,7 +247,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
     }
 }
 
-/// What a check ends with.
+/// The exit status of a check.
 fn status(findings: &[Finding]) -> u8 {
     let has = |weight| findings.iter().any(|one| one.weight == weight);
     if has(Weight::Wrong) {

@@ -1,4 +1,4 @@
-//! `fermata sessions`: the open sessions, and the end of one by force.
+//! `fermata sessions`: lists the open sessions, and ends one by force.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +9,7 @@ use fermata_command::{Failure, Remote, Span};
 use fermata_proto as proto;
 use serde_json::json;
 
-use super::locks::{IDENTITY, age, lease_left, parse_count, short, with_identities};
+use super::cells::{IDENTITY, age, lease_left, parse_count, short, table_of};
 use super::views;
 
 const HELP: &str = "\
@@ -90,7 +90,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         return end_one(end).await;
     }
     let client = args.remote.client()?;
-    // One more shows whether there are more.
+    // One more tells whether the list is cut.
     let mut sessions = client.list_sessions(args.limit.saturating_add(1)).await?;
     let left_out = sessions.len() > args.limit;
     sessions.truncate(args.limit);
@@ -113,7 +113,7 @@ async fn end_one(args: EndArgs) -> Result<u8, Failure> {
     let by = args.by.unwrap_or_else(who);
     let already_ended = client.end_session(id, &args.reason, &by).await?;
     let what = match already_ended {
-        // Of one that ended long ago nothing is known any more.
+        // A session that ended long ago is forgotten.
         true => "had ended before, or never was",
         false => "ended, with all that lived by it",
     };
@@ -158,7 +158,7 @@ fn list(sessions: &[proto::SessionInfo], now: SystemTime, colour: bool) -> Strin
             short(&session.replica),
         ]
     });
-    with_identities(&columns, rows.collect()).render(colour)
+    table_of(&columns, rows.collect()).render(colour)
 }
 
 fn span(span: Option<prost_types::Duration>) -> String {

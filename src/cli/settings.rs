@@ -1,109 +1,102 @@
-//! The flags that are settings: what `serve` and `check` have in common.
-
-use fermata_command::output::say;
+//! The flags for settings, shared by `serve` and `check`.
 
 use super::cluster::{ClusterFlags, SettingsFile};
 use crate::config::{Config, Flag, Problems, Sources};
 
 const REPLICAS: &str = "Settings for several replicas";
-const CLIENTS: &str = "Settings for clients that are not trusted";
+const CLIENTS: &str = "Settings for known clients";
 
-/// Flags come before environment variables, those before the file.
+/// Flags override environment variables, and these the file.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Settings")]
 pub struct Settings {
     #[command(flatten)]
     pub file: SettingsFile,
 
-    /// Serve gRPC here, or on unix:/PATH; several with commas between; port 0 takes a free one [default: 127.0.0.1:7450]
+    /// Address for gRPC, or unix:/PATH; several with commas; port 0 takes a free one [default: 127.0.0.1:7450]
     #[arg(long, value_name = "IP:PORT")]
     pub listen: Option<String>,
 
-    /// Keep the data in this directory [default: fermata in the user's data directory]
+    /// Directory of the embedded store [default: fermata in the user's data directory]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<String>,
 
-    /// Keep states and data here: embedded (on this machine), or cassandra [default: embedded]
+    /// Store: embedded (on this machine), or cassandra [default: embedded]
     #[arg(long, value_name = "KIND")]
     pub store: Option<String>,
 
-    /// Serve without TLS, or everybody, also where other machines can reach it
+    /// Allow addresses that other machines reach, without TLS or without known clients
     #[arg(long)]
     pub insecure: bool,
 
-    /// How long open calls may take to end after SIGTERM [default: 10s]
+    /// Time for open calls after SIGTERM [default: 10s]
     #[arg(long, value_name = "SPAN")]
     pub shutdown_grace: Option<String>,
 
-    /// Log for people (text) or for machines (json) [default: text]
+    /// Form of the log: text (for people), or json [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
 
-    /// Log these events: a level, or target=level with commas between [default: info,scylla=warn]
+    /// Logged events: a level, or target=level with commas [default: info,scylla=warn,h2=error]
     #[arg(long, value_name = "FILTER")]
     pub log_filter: Option<String>,
 
     #[command(flatten)]
     pub cluster: ClusterFlags,
 
-    /// Encrypt, with this certificate (PEM)
+    /// Certificate of this server (PEM); turns TLS on
     #[arg(long, value_name = "FILE", help_heading = CLIENTS)]
     pub client_tls_certificate: Option<String>,
 
-    /// The key of that certificate (PEM)
+    /// Its key (PEM)
     #[arg(long, value_name = "FILE", help_heading = CLIENTS)]
     pub client_tls_key: Option<String>,
 
-    /// Know clients by certificates that are signed by those in this file (PEM)
+    /// CAs of client certificates (PEM)
     #[arg(long, value_name = "FILE", help_heading = CLIENTS)]
     pub client_tls_ca: Option<String>,
 
-    /// Know clients by the tokens in this file (see `fermata token`)
+    /// Tokens of clients (see `fermata token`)
     #[arg(long, value_name = "FILE", help_heading = CLIENTS)]
     pub tokens_file: Option<String>,
 
-    /// Let each of them do what the rules in this file allow, and nothing else (TOML)
+    /// Rules for known clients (TOML); without rules they may do everything
     #[arg(long, value_name = "FILE", help_heading = CLIENTS)]
     pub rules_file: Option<String>,
 
-    /// Take calls of other replicas here [default: nowhere]
+    /// Address for calls of other replicas [default: none]
     #[arg(long, value_name = "IP:PORT", help_heading = REPLICAS)]
     pub peer_listen: Option<String>,
 
-    /// Where other replicas reach that [default: the address of --peer-listen]
+    /// Address at which other replicas reach this one [default: that of --peer-listen]
     #[arg(long, value_name = "HOST:PORT", help_heading = REPLICAS)]
     pub advertise: Option<String>,
 
-    /// A file with the secret that all replicas know, of 16 bytes at least
+    /// File with the shared secret of all replicas, 16 bytes at least
     #[arg(long, value_name = "FILE", help_heading = REPLICAS)]
     pub peer_secret_file: Option<String>,
 
-    /// Encrypt, and trust replicas whose certificates are signed by those in this file (PEM)
+    /// CAs of the certificates of replicas (PEM); turns TLS on
     #[arg(long, value_name = "FILE", help_heading = REPLICAS)]
     pub peer_tls_ca: Option<String>,
 
-    /// The certificate of this replica, for where others reach it (PEM)
+    /// Certificate of this replica (PEM); it names the host of --advertise
     #[arg(long, value_name = "FILE", help_heading = REPLICAS)]
     pub peer_tls_certificate: Option<String>,
 
-    /// The key of that certificate (PEM)
+    /// Its key (PEM)
     #[arg(long, value_name = "FILE", help_heading = REPLICAS)]
     pub peer_tls_key: Option<String>,
 }
 
 impl Settings {
-    /// Reads all layers, the environment of this process among them.
+    /// Reads all layers, with the environment of this process.
     pub fn load(self) -> Result<Config, Problems> {
         let sources = Sources {
             file: self.file.clone().path(),
             environment: Sources::process_environment(),
             flags: self.into_flags(),
         };
-        for (name, meant) in sources.overlooked() {
-            say(&format!(
-                "{name} is no setting, and counts for nothing; {meant} is one"
-            ));
-        }
         Config::load(&sources)
     }
 

@@ -1,4 +1,4 @@
-//! The signals that a waiting or running command hears.
+//! Signals, except those that this process was started to ignore.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-const HEARD: [Signal; 6] = [
+const OF_COMMANDS: [Signal; 6] = [
     Signal::SIGINT,
     Signal::SIGTERM,
     Signal::SIGHUP,
@@ -20,20 +20,24 @@ const HEARD: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// How long a release may hold up the end of the process after a signal.
-const AFTER_SIGNAL_MAX: Duration = Duration::from_secs(2);
+/// How long a release, or processes after SIGKILL, may delay the end of a command.
+pub const END_WITHIN: Duration = Duration::from_secs(2);
 
-/// Hears signals from when it is made, but for those that this process was started to ignore. They do not end the process any more.
+/// Receives signals instead of their default action. Signals that this process was started to ignore stay ignored.
 pub struct Signals {
     heard: mpsc::Receiver<Signal>,
-    terminal: Option<File>,
 }
 
 impl Signals {
-    /// Starts to hear. Must be called inside a Tokio runtime.
+    /// Receives the signals of a waiting or running command. Must be called inside a Tokio runtime.
     pub fn new() -> io::Result<Signals> {
-        let (notify, heard) = mpsc::channel(HEARD.len());
-        for number in HEARD {
+        Signals::of(&OF_COMMANDS)
+    }
+
+    /// Receives these signals. Must be called inside a Tokio runtime.
+    pub fn of(signals: &[Signal]) -> io::Result<Signals> {
+        let (notify, heard) = mpsc::channel(OF_COMMANDS.len());
+        for &number in signals {
             if is_ignored(number as i32) {
                 continue;
             }
@@ -47,13 +51,10 @@ impl Signals {
                 }
             });
         }
-        Ok(Signals {
-            heard,
-            terminal: File::open("/dev/tty").ok(),
-        })
+        Ok(Signals { heard })
     }
 
-    /// The next one. May be dropped and called again.
+    /// The next signal. May be dropped and called again.
     pub async fn next(&mut self) -> Signal {
         match self.heard.recv().await {
             Some(signal) => signal,
@@ -61,17 +62,17 @@ impl Signals {
         }
     }
 
-    /// The next one that ends a wait. May be dropped and called again.
+    /// The next signal that ends a wait; other signals are for a command. May be dropped and called again.
     pub async fn next_end(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
-            if ends_a_wait(signal) {
+            if !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2) {
                 return signal;
             }
         }
     }
 
-    /// The output of `work`; the signal, where one came and the work was not done 2 s later.
+    /// The output of `work`, or the signal that came [`END_WITHIN`] before its end.
     pub async fn finish_soon<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Signal> {
         let mut work = pin!(work);
         let signal = tokio::select! {
@@ -82,27 +83,18 @@ impl Signals {
         finish_after(signal, work).await
     }
 
-    /// Whether a command that shares this process's group has the signal already. A terminal gives the
-    /// signals of its keys (Ctrl-C, Ctrl-\) to its whole foreground process group. Where a signal came from
-    /// cannot be seen, so while in the foreground these two are taken to be the terminal's.
-    pub fn reached_the_group(&self, signal: Signal) -> bool {
+    /// Whether the command has the signal already. A terminal sends the signals of its keys (Ctrl-C, Ctrl-\) to its
+    /// whole foreground process group. The sender is unknown: these two count as the terminal's in the foreground.
+    pub fn reached_the_group(signal: Signal) -> bool {
         let of_a_key = matches!(signal, Signal::SIGINT | Signal::SIGQUIT);
         of_a_key
-            && self.terminal.as_ref().is_some_and(|terminal| {
+            && File::open("/dev/tty").is_ok_and(|terminal| {
                 nix::unistd::tcgetpgrp(terminal) == Ok(nix::unistd::getpgrp())
             })
     }
 }
 
-/// The output of `work`; the signal that came before, where the work is not done within 2 s.
+/// The output of `work`, or the signal that came before if the work takes longer than [`END_WITHIN`].
 pub async fn finish_after<T>(signal: Signal, work: impl Future<Output = T>) -> Result<T, Signal> {
-    timeout(AFTER_SIGNAL_MAX, work).await.map_err(|_| signal)
-}
-
-/// Whether a signal ends a wait. The others are for the command, and there is none yet.
-pub fn ends_a_wait(signal: Signal) -> bool {
-    matches!(
-        signal,
-        Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT
-    )
+    timeout(END_WITHIN, work).await.map_err(|_| signal)
 }

@@ -1,4 +1,4 @@
-//! `fermata token`: makes a token by which a server knows a client.
+//! `fermata token`: makes a token for a client.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -12,30 +12,30 @@ use fermata_command::{Failure, exit};
 use crate::access::NewToken;
 
 const HELP: &str = "\
-The token goes to a file that only its owner can read; name that to the client
-with --token-file or FERMATA_TOKEN_FILE. Its line for the server's
-auth.tokens_file, which holds a hash of it only, goes to stdout.
+The token goes to a file that only its owner can read. Clients name the file
+with --token-file or FERMATA_TOKEN_FILE. A line for auth.tokens_file of the
+server goes to stdout; it holds a hash of the token.
 
-A name may have several tokens: to replace one, add the line of the new one,
-let clients change over, and take the old line away. The server takes the file
-within some two seconds of each change.
+A name may have several tokens. To replace a token, add the line of the new
+one, let the clients change over, and remove the old line. The server takes
+each change within two seconds.
 
 Exit status: 0; 64 malformed; 71 the system gives no random bytes; 73 the file
-is there already, or cannot be made; 74 the line cannot be printed: then no
-file is left.
+exists already, or cannot be made; 74 the line cannot be printed: no file is
+left.
 
 Example:
   fermata token billing --out billing.token >> tokens";
 
-/// Make a token by which a server knows a client
+/// Make a token for a client
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// Who has it: 1 to 64 letters, digits, '.', '_' or '-'
+    /// The name of the client: 1 to 64 letters, digits, '.', '_' or '-'
     #[arg(value_name = "NAME")]
     name: String,
 
-    /// The file to make, with the token
+    /// The new file for the token
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 }
@@ -44,7 +44,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<u8, Failure> {
     if args.out.as_os_str() == "-" {
         return Err(Failure::usage(
-            "a token goes to a file, since stdout has its line; a file of this name is ./-",
+            "a token goes to a file, never to stdout; a file of this name is ./-",
         ));
     }
     let mut random = [0; 32];
@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     };
     write(&args.out, &made.token)?;
     let printed = print_text(&format!("{}\n", made.line));
-    // Without its line the token is of no use, and the file is in the way of the next try.
+    // Without its line the token is useless, and the file would block the next try.
     printed.inspect_err(|_| drop(fs::remove_file(&args.out)))?;
     Ok(0)
 }

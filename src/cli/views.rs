@@ -1,5 +1,5 @@
-//! The contract's messages as JSON: the names of the contract; spans, times and enums as protobuf's own JSON
-//! has them; 64-bit numbers as numbers; absent messages as null.
+//! The messages of the contract as JSON: names as in the contract; spans, times and enums as in protobuf's JSON; 64-bit numbers as
+//! numbers; absent messages as null.
 
 use bytes::Bytes;
 use fermata_proto as proto;
@@ -180,7 +180,7 @@ fn turns(turns: &proto::Turns) -> Value {
     })
 }
 
-/// A value: as text where it is UTF-8 (else null), and always as base64 (null where there is none).
+/// A value: as text if it is UTF-8 (else null), and as base64; both null without a value.
 pub fn value(value: Option<&Bytes>) -> Value {
     json!({
         "exists": value.is_some(),
@@ -189,7 +189,7 @@ pub fn value(value: Option<&Bytes>) -> Value {
     })
 }
 
-const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+const BASE64: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// Standard base64, padded.
 fn base64(bytes: &[u8]) -> String {
@@ -200,7 +200,7 @@ fn base64(bytes: &[u8]) -> String {
         for at in 0..4 {
             if at <= chunk.len() {
                 let digit = (bits >> (18 - 6 * at)) & 63;
-                text.push(char::from(BASE64[digit as usize]));
+                text.push(char::from(BASE64.as_bytes()[digit as usize]));
             } else {
                 text.push('=');
             }

@@ -1,4 +1,4 @@
-//! The settings of how clients are served: encrypted, and known.
+//! The settings for the protection of clients.
 
 use std::path::PathBuf;
 
@@ -7,30 +7,30 @@ use serde::{Deserialize, Serialize};
 use crate::access::AccessFiles;
 use crate::server::{ClientTlsFiles, Protection};
 
-/// How connections of clients over TCP are encrypted.
+/// Encryption of the connections of clients over TCP.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClientTlsConfig {
-    /// The certificate of this server, as PEM; without one nothing is encrypted.
+    /// The certificate of this server, as PEM; turns encryption on.
     pub cert_file: Option<PathBuf>,
     /// Its key, as PEM.
     pub key_file: Option<PathBuf>,
-    /// The certificates that those of clients must be signed by, as PEM: clients are known by theirs.
+    /// The CAs of client certificates, as PEM.
     pub client_ca_file: Option<PathBuf>,
 }
 
-/// Who clients are, and what they may do.
+/// Tokens and rules of clients.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuthConfig {
-    /// Who has which token: clients are known by theirs.
+    /// Clients and their tokens.
     pub tokens_file: Option<PathBuf>,
-    /// What each of them may do; everything where absent.
+    /// The rights of clients; without rules they may do everything.
     pub rules_file: Option<PathBuf>,
 }
 
 impl ClientTlsConfig {
-    /// The files, where TLS is on.
+    /// The files, if TLS is on.
     pub fn files(&self) -> Option<ClientTlsFiles> {
         Some(ClientTlsFiles {
             cert_file: self.cert_file.clone()?,
@@ -44,7 +44,7 @@ impl ClientTlsConfig {
         self.files().is_some() && self.client_ca_file.is_some()
     }
 
-    /// What keeps strangers out, beside what [`AuthConfig`] does.
+    /// The protection by certificates and tokens.
     pub fn protection(&self, auth: &AuthConfig) -> Protection {
         Protection {
             tls: self.files().is_some(),
@@ -52,7 +52,7 @@ impl ClientTlsConfig {
         }
     }
 
-    /// What does not fit together.
+    /// Adds the faults, with the names of settings.
     pub(super) fn check(&self, auth: &AuthConfig, wrong: &mut Vec<String>) {
         if self.cert_file.is_some() != self.key_file.is_some() {
             wrong.push("tls.cert_file and tls.key_file belong together".to_owned());

@@ -48,7 +48,7 @@ pub fn configuration(bytes: &[u8]) {
             )
         })
         .collect();
-    // So that it does not depend on the machine.
+    // Independent of the machine.
     let flags = vec![Flag {
         name: "--data-dir",
         key: "data_dir".to_owned(),
@@ -111,7 +111,7 @@ fn is_named(problem: &Problem) {
     let named = match (&problem.key, &problem.origin) {
         (Some(_), origin) => origin.is_some(),
         (None, Some(origin)) if origin.ends_with(FILE) => true,
-        // What does not fit together begins with the name, and says where that was set, unless by default.
+        // Faults across settings begin with the name of one.
         (None, _) => {
             let name = problem.what.split([' ', ':']).next();
             name.is_some_and(|name| NAMES.contains(name))

@@ -2,27 +2,28 @@
 
 use std::path::PathBuf;
 
+use fermata_command::Span;
 use http::uri::Authority;
 use serde::{Deserialize, Serialize};
 
-use super::{Listen, ListenAt, Span, StoreKind};
+use super::listen::{Listen, ListenAt};
+use super::store::StoreKind;
 use crate::server::{PeerTlsFiles, Protection, check_listen};
 
-/// How replicas reach each other.
+/// Calls between replicas.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PeersConfig {
-    /// Where to take calls of other replicas; nowhere where absent.
+    /// Addresses for calls of other replicas.
     pub listen: Option<Listen>,
-    /// Where others reach that, `HOST:PORT`; the first address of `listen` where absent.
+    /// The `HOST:PORT` at which others reach it; by default the first address of `listen`.
     pub advertise: Option<String>,
-    /// A file with the secret that all replicas of the service know.
+    /// A file with the shared secret of all replicas.
     pub secret_file: Option<PathBuf>,
-    /// The name of this replica among the others, which stays over its restarts: keys are ranked by it. `HOST:PORT` where
-    /// empty, with the port that it serves clients on.
+    /// The name of this replica, which stays over its restarts: keys are ranked by it. By default `HOST:PORT`, with the port for
+    /// clients.
     pub name: String,
-    /// Where this replica runs: a site, or an availability zone. Keys without a home go to a replica of the zone that
-    /// asks for them.
+    /// The site or availability zone of this replica. Keys without a home go to the zone of the asked replica.
     pub zone: String,
     /// A replica without a heartbeat for this long is down.
     pub ttl: Span,
@@ -30,11 +31,11 @@ pub struct PeersConfig {
     pub tls: PeersTlsConfig,
 }
 
-/// How calls between replicas are encrypted: all of it, or nothing.
+/// Encryption of calls between replicas: all three files, or none.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PeersTlsConfig {
-    /// The certificates that those of all replicas must be signed by, as PEM.
+    /// The CAs of the certificates of all replicas, as PEM.
     pub ca_file: Option<PathBuf>,
     /// The certificate of this replica, as PEM.
     pub cert_file: Option<PathBuf>,
@@ -43,7 +44,7 @@ pub struct PeersTlsConfig {
 }
 
 impl PeersTlsConfig {
-    /// The files, where TLS is on.
+    /// The files, if TLS is on.
     pub fn files(&self) -> Option<PeerTlsFiles> {
         Some(PeerTlsFiles {
             ca_file: self.ca_file.clone()?,
@@ -52,7 +53,7 @@ impl PeersTlsConfig {
         })
     }
 
-    /// Each setting, and whether it is there.
+    /// Each setting, and whether it is set.
     fn named(&self) -> [(&'static str, bool); 3] {
         [
             ("ca_file", self.ca_file.is_some()),
@@ -63,8 +64,7 @@ impl PeersTlsConfig {
 }
 
 impl PeersConfig {
-    /// The shortest replica TTL that may be set: a request to the store is given up after so long. (What the replicas
-    /// themselves take is no shorter than 1 s, `REPLICA_TTL_MIN`.)
+    /// The shortest replica TTL: the time for a request to the store.
     const TTL_MIN: Span = Span::from_secs(2);
     /// The longest replica TTL.
     const TTL_MAX: Span = Span::from_secs(600);
@@ -85,7 +85,7 @@ impl Default for PeersConfig {
 }
 
 impl PeersConfig {
-    /// What does not fit together, in words that name the settings.
+    /// Adds the faults, with the names of settings.
     pub(super) fn check(&self, kind: StoreKind, insecure: bool, wrong: &mut Vec<String>) {
         let listen = self.listen.as_ref();
         for at in listen.map_or(&[][..], Listen::all) {
@@ -102,7 +102,7 @@ impl PeersConfig {
                 }
                 ListenAt::Address(_) => {}
                 ListenAt::Socket(_) => wrong.push(format!(
-                    "peers.listen: {at} is a socket of this machine, which no other replica reaches"
+                    "peers.listen: {at} is a socket of this machine: no other replica reaches it"
                 )),
             }
         }

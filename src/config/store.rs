@@ -4,16 +4,16 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use fermata_cassandra::{DriverKind, Keyspace, KeyspaceError, TRANSACTIONS_MAX};
-use serde::de::{Error as _, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use fermata_command::Span;
+use serde::{Deserialize, Serialize};
 
-use super::Span;
+use super::listen::Texts;
 
 /// The settings of the stores.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StoreConfig {
-    /// Which one is used.
+    /// The store in use.
     pub kind: StoreKind,
     /// The embedded store.
     pub embedded: EmbeddedConfig,
@@ -23,7 +23,7 @@ pub struct StoreConfig {
 
 /// A kind of store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(try_from = "String", rename_all = "lowercase")]
+#[serde(rename_all = "lowercase")]
 pub enum StoreKind {
     /// One file on this machine, for one replica.
     #[default]
@@ -32,31 +32,16 @@ pub enum StoreKind {
     Cassandra,
 }
 
-impl TryFrom<String> for StoreKind {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        match text.as_str() {
-            "embedded" => Ok(StoreKind::Embedded),
-            "cassandra" => Ok(StoreKind::Cassandra),
-            _ => Err(format!("{text:?} is no store; write embedded or cassandra")),
-        }
-    }
-}
-
 /// The settings of the embedded store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EmbeddedConfig {
-    /// How much of the file to keep in memory, in MiB.
+    /// The size of the cache, in MiB.
     pub cache_mib: u32,
 }
 
 impl EmbeddedConfig {
-    /// The largest cache, in MiB.
-    const CACHE_MIB_MAX: u32 = 1024 * 1024;
-
-    /// How much of the file to keep in memory, in bytes.
+    /// The size of the cache, in bytes.
     pub fn cache_bytes(&self) -> usize {
         usize::try_from(u64::from(self.cache_mib) * 1024 * 1024).unwrap_or(usize::MAX)
     }
@@ -68,31 +53,31 @@ impl Default for EmbeddedConfig {
     }
 }
 
-/// How Cassandra is reached.
+/// The way to Cassandra.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CassandraConfig {
-    /// By which client library.
+    /// The client library.
     pub driver: DriverName,
-    /// Nodes to ask first.
+    /// The first nodes to ask.
     pub contact_points: ContactPoints,
-    /// Where the tables are.
+    /// The keyspace of the tables.
     pub keyspace: KeyspaceName,
-    /// Who to be; nobody where absent.
+    /// The user; without one there is no login.
     pub user: Option<String>,
-    /// A file with nothing but the password; else it is in `FERMATA_CASSANDRA_PASSWORD`.
+    /// A file with the password alone; otherwise it is in `FERMATA_CASSANDRA_PASSWORD`.
     pub password_file: Option<PathBuf>,
     /// The datacenter whose nodes are asked before others.
     pub datacenter: Option<String>,
-    /// Whose majority must agree.
+    /// The majority that must agree.
     pub consistency: Consistency,
     /// Connections to each node.
     pub connections_per_node: NonZeroUsize,
-    /// How many lightweight transactions of this replica on keys are in flight at once, and how many on sessions.
+    /// The maximum number of lightweight transactions in flight on keys, and on sessions.
     pub transactions_max: NonZeroUsize,
-    /// How long a connection may take to be made.
+    /// The time for a connection to be made.
     pub connect_timeout: Span,
-    /// How long a request may take.
+    /// The time for a request.
     pub request_timeout: Span,
     /// Encryption.
     pub tls: TlsConfig,
@@ -129,7 +114,7 @@ pub enum DriverName {
 }
 
 impl DriverName {
-    /// What it names.
+    /// Its kind.
     pub fn kind(self) -> DriverKind {
         match self {
             DriverName::Scylla => DriverKind::Scylla,
@@ -138,7 +123,7 @@ impl DriverName {
     }
 }
 
-/// How the way to Cassandra is encrypted: it is where there is a CA.
+/// Encryption of the way to Cassandra; a CA turns it on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TlsConfig {
@@ -163,29 +148,15 @@ impl Default for TlsConfig {
     }
 }
 
-/// Whose majority must agree. Nothing weaker keeps two holders apart.
+/// The majority that must agree. Nothing weaker keeps two holders apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(try_from = "String", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum Consistency {
     /// Of all copies: QUORUM and SERIAL.
     #[default]
     Quorum,
     /// Of the copies in one datacenter: LOCAL_QUORUM and LOCAL_SERIAL.
     LocalQuorum,
-}
-
-impl TryFrom<String> for Consistency {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        match text.to_ascii_lowercase().as_str() {
-            "quorum" => Ok(Consistency::Quorum),
-            "local_quorum" => Ok(Consistency::LocalQuorum),
-            _ => Err(format!(
-                "{text:?} would not keep two holders apart; write quorum or local_quorum"
-            )),
-        }
-    }
 }
 
 /// The name of a keyspace.
@@ -208,70 +179,35 @@ impl From<KeyspaceName> for String {
 }
 
 /// Nodes, as `HOST` or `HOST:PORT`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "Texts")]
 pub struct ContactPoints(pub Vec<String>);
 
-impl ContactPoints {
-    fn of<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<ContactPoints, String> {
-        let mut points = Vec::new();
-        for text in texts {
-            let text = text.trim();
-            let good = !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c == '/');
-            match good {
-                true => points.push(text.to_owned()),
-                false => return Err(format!("{text:?} is no node; write HOST or HOST:PORT")),
-            }
+impl TryFrom<Texts> for ContactPoints {
+    type Error = String;
+
+    fn try_from(texts: Texts) -> Result<ContactPoints, String> {
+        let is_node = |text: &str| {
+            !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c == '/')
+        };
+        let points = texts.all();
+        match points.iter().find(|text| !is_node(text)) {
+            Some(text) => Err(format!("{text:?} is no node; write HOST or HOST:PORT")),
+            None => Ok(ContactPoints(points)),
         }
-        Ok(ContactPoints(points))
     }
 }
-
-impl<'de> Deserialize<'de> for ContactPoints {
-    /// A list, or one text with commas between the nodes (as environment variables need it).
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Points;
-
-        impl<'de> Visitor<'de> for Points {
-            type Value = ContactPoints;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a node, or a list of nodes")
-            }
-
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<ContactPoints, E> {
-                ContactPoints::of(text.split(',')).map_err(E::custom)
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<ContactPoints, A::Error> {
-                let mut texts: Vec<String> = Vec::new();
-                while let Some(text) = seq.next_element()? {
-                    texts.push(text);
-                }
-                ContactPoints::of(texts.iter().map(String::as_str)).map_err(A::Error::custom)
-            }
-        }
-
-        deserializer.deserialize_any(Points)
-    }
-}
-
-/// What is wrong where the cluster is to be found by nobody.
-pub(super) const NO_NODE: &str =
-    "store.cassandra.contact_points: name at least one node of the cluster";
 
 impl StoreConfig {
-    /// What does not fit together, in words that name the settings.
+    /// Adds the faults, with the names of settings.
     pub(super) fn check(&self, wrong: &mut Vec<String>) {
-        let cache_mib = self.embedded.cache_mib;
-        if !(1..=EmbeddedConfig::CACHE_MIB_MAX).contains(&cache_mib) {
-            wrong.push(format!(
-                "store.embedded.cache_mib must be 1 to {}",
-                EmbeddedConfig::CACHE_MIB_MAX
-            ));
+        if self.embedded.cache_mib == 0 {
+            wrong.push("store.embedded.cache_mib must be at least 1".to_owned());
         }
         match (self.kind, self.cassandra.contact_points.0.is_empty()) {
-            (StoreKind::Cassandra, true) => wrong.push(NO_NODE.to_owned()),
+            (StoreKind::Cassandra, true) => wrong.push(
+                "store.cassandra.contact_points: name at least one node of the cluster".to_owned(),
+            ),
             (StoreKind::Embedded, false) => wrong.push(
                 "store.cassandra.contact_points: nodes are named, and store.kind is embedded; set it to \
                  cassandra"
@@ -284,7 +220,7 @@ impl StoreConfig {
 }
 
 impl CassandraConfig {
-    /// The same.
+    /// Adds the faults, with the names of settings.
     pub(super) fn check(&self, wrong: &mut Vec<String>) {
         let mut need = |good: bool, what: &str| {
             if !good {

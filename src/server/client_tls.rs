@@ -1,13 +1,13 @@
-//! TLS for clients: the certificate of this server, and whom it knows by theirs.
+//! TLS for clients: the certificate of this server, and the identities of clients.
 //!
-//! Certificates are replaced while it serves: a handshake takes those that are in force when it begins, and connections that are
-//! open stay as they are.
+//! A reload of the certificates counts for later handshakes. Open connections stay.
 
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fermata_tls::{self as tls, FileError};
+use parking_lot::RwLock;
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
@@ -15,20 +15,16 @@ use rustls::version::{TLS12, TLS13};
 use tokio_rustls::TlsAcceptor;
 use x509_cert::Certificate;
 use x509_cert::der::Decode as _;
+use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
-use x509_cert::ext::pkix::{BasicConstraints, SubjectAltName};
 
-/// What is spoken inside.
-const HTTP2: &[u8] = b"h2";
+use crate::limits::IDENTITY_BYTES_MAX;
 
-/// What is left of a certificate about which that is said.
+/// A certificate with less time than this left is reported.
 const EXPIRES_SOON: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// How a workload is named in a certificate.
+/// The start of a workload's name in a certificate.
 const SPIFFE: &str = "spiffe://";
-
-/// The longest identity, in bytes.
-const IDENTITY_BYTES_MAX: usize = 256;
 
 /// The files, as PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +38,7 @@ pub struct ClientTlsFiles {
 }
 
 impl ClientTlsFiles {
-    /// Those that there are.
+    /// All files.
     pub fn paths(&self) -> Vec<PathBuf> {
         let files = [&self.cert_file, &self.key_file].into_iter();
         files.chain(&self.client_ca_file).cloned().collect()
@@ -64,36 +60,27 @@ impl ClientTls {
         Ok(ClientTls { files, in_force })
     }
 
-    /// Reads the files again. Once what this gives is called, what they say is in force, from the next handshake on; it says why
-    /// clients will not trust the certificate. Fails where a file cannot be used, or they do not go together.
-    pub fn read_again(&self) -> Result<impl FnOnce() + Send + use<>, FileError> {
+    /// Reads the files again, for the next handshakes, and warns about the certificate. Fails if a file cannot be used, or if
+    /// they do not match.
+    pub fn reload(&self) -> Result<(), FileError> {
         let chain = tls::certificates(&self.files.cert_file).map_err(FileError::Certificate)?;
         let own = chain.first().cloned();
-        let config = config(&self.files, chain)?;
-        let tls = self.clone();
-        Ok(move || {
-            tls.say_doubts(own.as_ref());
-            *tls.in_force.write().unwrap_or_else(PoisonError::into_inner) = config;
-        })
-    }
-
-    fn say_doubts(&self, own: Option<&CertificateDer<'_>>) {
-        let file = self.files.cert_file.display();
+        *self.in_force.write() = config(&self.files, chain)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.unwrap_or_default();
-        for why in own.into_iter().flat_map(|own| doubts(own, now)) {
-            tracing::warn!("tls.cert_file: {file}: {why}");
+        if let Some(doubt) = own.and_then(|own| doubt(&own, now.unwrap_or_default())) {
+            let file = self.files.cert_file.display();
+            tracing::warn!("tls.cert_file: {file}: {doubt}");
         }
+        Ok(())
     }
 
     /// For the next handshake.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
-        let config = self.in_force.read().unwrap_or_else(PoisonError::into_inner);
-        TlsAcceptor::from(Arc::clone(&config))
+        TlsAcceptor::from(Arc::clone(&self.in_force.read()))
     }
 }
 
-/// Made anew each time: nobody goes on with a session that began under a CA which was taken away.
+/// Made anew each time, so that no session of a removed CA is resumed.
 fn config(
     files: &ClientTlsFiles,
     chain: Vec<CertificateDer<'static>>,
@@ -107,7 +94,7 @@ fn config(
         Some(file) => {
             let roots = Arc::new(tls::authorities(file).map_err(FileError::ClientCa)?);
             let verifier = WebPkiClientVerifier::builder_with_provider(roots, tls::provider())
-                // Who has a token needs none; who has neither hears so in a status, and not in an alert.
+                // A client with a token needs none. A client with neither gets a status in place of an alert.
                 .allow_unauthenticated()
                 .build()
                 .map_err(|error| FileError::ClientCa(error.to_string()))?;
@@ -117,45 +104,33 @@ fn config(
     let mut config = builder.with_single_cert(chain, key).map_err(|error| {
         FileError::Key(tls::not_a_pair(&files.cert_file, &files.key_file, &error))
     })?;
-    config.alpn_protocols = vec![HTTP2.to_vec()];
+    config.alpn_protocols = vec![b"h2".to_vec()];
     if files.client_ca_file.is_some() {
-        // A session that is resumed brings the certificate that was verified when it began, which may have expired since.
+        // A resumed session would bring a certificate that may have expired since.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }
     Ok(Arc::new(config))
 }
 
-/// Why clients will not trust the certificate of this server, or soon will not; `now` since 1970. Who signed it, and for which
-/// names, they know better.
-fn doubts(own: &CertificateDer<'_>, now: Duration) -> Vec<String> {
-    let Ok(parsed) = Certificate::from_der(own) else {
-        // Whether it can be used is found out elsewhere.
-        return Vec::new();
-    };
-    let parsed = parsed.tbs_certificate();
-    let mut doubts = Vec::new();
-    let (from, to) = (parsed.validity().not_before, parsed.validity().not_after);
+/// Why clients refuse the certificate of this server, now or soon; `now` since 1970. Clients find other reasons at once.
+fn doubt(own: &CertificateDer<'_>, now: Duration) -> Option<String> {
+    let parsed = Certificate::from_der(own).ok()?;
+    let validity = parsed.tbs_certificate().validity();
+    let (from, to) = (validity.not_before, validity.not_after);
     if now < from.to_unix_duration() {
-        doubts.push(format!(
-            "it is not valid before {from}: clients will not connect"
+        return Some(format!(
+            "it is not valid before {from}: clients refuse it until then"
         ));
     }
     match to.to_unix_duration().checked_sub(now) {
-        None => doubts.push(format!("it expired on {to}: clients will not connect")),
-        Some(left) if left < EXPIRES_SOON => doubts.push(format!("it expires on {to}")),
-        Some(_) => {}
+        None => Some(format!("it expired on {to}: clients refuse it")),
+        Some(left) if left < EXPIRES_SOON => Some(format!("it expires on {to}")),
+        Some(_) => None,
     }
-    if let Ok(Some((_, BasicConstraints { ca: true, .. }))) = parsed.get_extension() {
-        doubts.push(
-            "it is a CA's own: many clients will not connect to a server that shows it. Let the CA sign one for this server"
-                .to_owned(),
-        );
-    }
-    doubts
 }
 
-/// Who a client is by its certificate, which was verified: its SPIFFE id, or else its subject as RFC 4514 writes it, such as
+/// The identity in a verified certificate of a client: its SPIFFE id, otherwise its subject as in RFC 4514, such as
 /// `CN=worker,O=Acme`.
 pub(super) fn identity(certificate: &CertificateDer<'_>) -> Result<Arc<str>, String> {
     let parsed = Certificate::from_der(certificate);
@@ -219,37 +194,28 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_will_not_trust_is_said_beforehand() {
+    fn a_certificate_outside_its_validity_is_told_beforehand() {
         let mut params = CertificateParams::default();
         params.not_before = rcgen::date_time_ymd(2026, 1, 1);
         params.not_after = rcgen::date_time_ymd(2026, 4, 1);
-        let signed = |params: &CertificateParams| {
-            let key = KeyPair::generate().unwrap();
-            params.self_signed(&key).unwrap().der().clone()
-        };
-        let own = signed(&params);
+        let key = KeyPair::generate().unwrap();
+        let own = params.self_signed(&key).unwrap().der().clone();
         let days = |days: u64| Duration::from_secs((20_454 + days) * 24 * 3600);
-        for (at, said) in [
+        for (at, told) in [
             (
                 days(0) - Duration::from_secs(1),
-                vec!["it is not valid before 2026-01-01T00:00:00Z: clients will not connect"],
+                Some("it is not valid before 2026-01-01T00:00:00Z: clients refuse it until then"),
             ),
-            (days(0), vec![]),
-            (days(83), vec![]),
-            (days(84), vec!["it expires on 2026-04-01T00:00:00Z"]),
+            (days(0), None),
+            (days(83), None),
+            (days(84), Some("it expires on 2026-04-01T00:00:00Z")),
             (
                 days(91),
-                vec!["it expired on 2026-04-01T00:00:00Z: clients will not connect"],
+                Some("it expired on 2026-04-01T00:00:00Z: clients refuse it"),
             ),
         ] {
-            assert_eq!(doubts(&own, at), said, "{at:?}");
+            assert_eq!(doubt(&own, at).as_deref(), told, "{at:?}");
         }
-        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let said = doubts(&signed(&params), days(1));
-        assert!(
-            said.len() == 1 && said[0].contains("a CA's own"),
-            "{said:?}"
-        );
     }
 
     #[test]

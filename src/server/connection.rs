@@ -1,4 +1,4 @@
-//! One connection: counted, cut off when the server says so, and dropped if it never says what it wants.
+//! One connection: counted, cut off by the server, and dropped without a preface of HTTP/2.
 
 use std::any::Any;
 use std::future::Future;
@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use fermata_tls as tls;
 use futures_util::{Stream, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::sleep;
@@ -20,22 +19,33 @@ use crate::log_throttle::LogThrottle;
 use crate::rpc::budget::{AccountLimits, Accounts, Connection, ConnectionInfo};
 use crate::rpc::stopping::Stopping;
 
-/// What an HTTP/2 client sends first, in bytes, and how long it may take. (Pings start only after it.)
+/// The size of the preface, the first bytes of an HTTP/2 client.
 const PREFACE_BYTES: usize = 24;
-const PREFACE_WITHIN: Duration = Duration::from_secs(10);
+/// The time for a TLS handshake, and for the preface. (Pings start after it.)
+pub(super) const HELLO_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long a client gets to go away once the server stops, where no call of it is in flight.
-const GO_AWAY_WITHIN: Duration = Duration::from_secs(1);
-/// How often it is looked whether one is.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The time for the last bytes of a connection that the server ends.
+pub(super) const GO_AWAY_WITHIN: Duration = Duration::from_secs(1);
 
-/// A connection, and what it counts as for as long as it is there.
+/// A connection that counts towards the limits while it exists.
 pub(super) struct Admitted<IO> {
     pub(super) io: IO,
+    pub(super) origin: Option<Origin>,
     pub(super) counted: Connection,
 }
 
-/// As many connections, which may hold as much as they like: those of other replicas.
+impl<IO> Admitted<IO> {
+    /// The same with another stream of bytes.
+    pub(super) fn map<Other>(self, other: impl FnOnce(IO) -> Other) -> Admitted<Other> {
+        Admitted {
+            io: other(self.io),
+            origin: self.origin,
+            counted: self.counted,
+        }
+    }
+}
+
+/// Limits for connections of other replicas: their number alone.
 pub(super) fn unbounded(connections_max: usize) -> AccountLimits {
     AccountLimits {
         connections_max,
@@ -46,7 +56,7 @@ pub(super) fn unbounded(connections_max: usize) -> AccountLimits {
     }
 }
 
-/// The connections for which there is room: another one is closed at once, which a client sees as UNAVAILABLE.
+/// The admitted connections. Others are closed at once; a client sees UNAVAILABLE.
 pub(super) fn counted<IO: Connected, E>(
     incoming: impl Stream<Item = Result<IO, E>>,
     accounts: Accounts,
@@ -59,9 +69,15 @@ pub(super) fn counted<IO: Connected, E>(
                 Ok(io) => io,
                 Err(error) => return Some(Err(error)),
             };
-            let who = ShareOf::of(origin(&io).as_ref());
+            let origin = origin(&io);
+            let who = ShareOf::of(origin.as_ref());
             if let Some(counted) = accounts.admit(who) {
-                return Some(Ok(Admitted { io, counted }));
+                let admitted = Admitted {
+                    io,
+                    origin,
+                    counted,
+                };
+                return Some(Ok(admitted));
             }
             let what =
                 "a connection was refused: limits.connections_max is reached, or the share of its address";
@@ -74,48 +90,39 @@ pub(super) fn counted<IO: Connected, E>(
     })
 }
 
-/// Where a connection comes from, where that is known.
+/// The origin of a connection, if known.
 fn origin<IO: Connected>(io: &IO) -> Option<Origin> {
     let info: Box<dyn Any> = Box::new(io.connect_info());
     info.downcast::<Origin>().ok().map(|origin| *origin)
 }
 
-/// The same, each with a limit on how long it may say nothing. `stopping` ends those on which no call is in flight, `cut` all.
+/// Ends connections without a preface. `stopping` ends connections without a call in flight, `cut` all.
 pub(super) fn guarded<IO, E>(
     counted: impl Stream<Item = Result<Admitted<IO>, E>>,
     stopping: Stopping,
     cut: Stopping,
 ) -> impl Stream<Item = Result<Guarded<IO>, E>> {
-    let tls_spoken = Arc::default();
     counted.map(move |admitted| {
-        admitted.map(|admitted| {
-            let (stopping, cut) = (stopping.clone(), cut.clone());
-            Guarded::new(admitted, stopping, cut, Arc::clone(&tls_spoken))
-        })
+        admitted.map(|admitted| Guarded::new(admitted, stopping.clone(), cut.clone()))
     })
 }
 
-/// Ready once the preface is late.
+/// Ready when the preface is late.
 type TooLate = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A connection that can be cut off from outside.
+/// A connection that can be ended from outside.
 pub(super) struct Guarded<IO> {
     io: IO,
-    /// Resolves when the connection is to end; `None` after it did.
+    origin: Option<Origin>,
+    /// Resolves at the end of the connection; `None` afterwards.
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// While the preface is awaited: how much of it came, and what ends that.
+    /// Before the end of the preface: its received bytes, and its deadline.
     preface: Option<(usize, TooLate)>,
     counted: Connection,
-    tls_spoken: Arc<LogThrottle>,
 }
 
 impl<IO> Guarded<IO> {
-    fn new(
-        admitted: Admitted<IO>,
-        stopping: Stopping,
-        mut cut: Stopping,
-        tls_spoken: Arc<LogThrottle>,
-    ) -> Self {
+    fn new(admitted: Admitted<IO>, stopping: Stopping, mut cut: Stopping) -> Self {
         let account = Arc::clone(admitted.counted.account());
         let until_cut = Arc::clone(&account).until_cut();
         let mut serves = stopping.clone();
@@ -123,18 +130,19 @@ impl<IO> Guarded<IO> {
             serves.stopped().await;
             sleep(GO_AWAY_WITHIN).await;
             while account.calls() > 0 {
-                sleep(LOOK_EVERY).await;
+                sleep(GO_AWAY_WITHIN).await;
             }
         };
         let mut serves = stopping;
         let no_preface = async move {
             tokio::select! {
                 () = serves.stopped() => {}
-                () = sleep(PREFACE_WITHIN) => {}
+                () = sleep(HELLO_WITHIN) => {}
             }
         };
         Guarded {
             io: admitted.io,
+            origin: admitted.origin,
             end: Some(Box::pin(async move {
                 tokio::select! {
                     () = cut.stopped() => {}
@@ -144,11 +152,10 @@ impl<IO> Guarded<IO> {
             })),
             preface: Some((0, Box::pin(no_preface))),
             counted: admitted.counted,
-            tls_spoken,
         }
     }
 
-    /// An error once the connection is to end; wakes it when that comes.
+    /// An error at the end of the connection, which wakes the task.
     fn alive(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if let Some(end) = &mut self.end
             && end.as_mut().poll(cx).is_ready()
@@ -162,13 +169,13 @@ impl<IO> Guarded<IO> {
     }
 }
 
-impl<IO: Connected> Connected for Guarded<IO> {
+impl<IO> Connected for Guarded<IO> {
     type ConnectInfo = ConnectionInfo;
 
     fn connect_info(&self) -> ConnectionInfo {
         ConnectionInfo {
             account: Arc::clone(self.counted.account()),
-            origin: origin(&self.io),
+            origin: self.origin.clone(),
         }
     }
 }
@@ -180,7 +187,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Guarded<IO> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        // HTTP/2 always has a read pending, so this wakes the connection whatever it does.
+        // HTTP/2 always has a read pending: this wakes the connection in each state.
         this.alive(cx)?;
         if let Some((_, too_late)) = &mut this.preface
             && too_late.as_mut().poll(cx).is_ready()
@@ -190,15 +197,6 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Guarded<IO> {
         let before = buf.filled().len();
         ready!(Pin::new(&mut this.io).poll_read(cx, buf))?;
         if let Some((came, _)) = &mut this.preface {
-            let first = buf.filled().get(before).copied();
-            if *came == 0 && first.is_some_and(tls::is_begun_by) {
-                let what = "a connection was refused: TLS is spoken there, and not here (for clients tls.cert_file, between \
-                            replicas peers.tls is not set)";
-                if let Some(times) = this.tls_spoken.met(SystemClock.boot(), what) {
-                    tracing::warn!(who = ?this.counted.account().who(), times, "{what}");
-                }
-                return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
-            }
             *came += buf.filled().len().saturating_sub(before);
             if *came >= PREFACE_BYTES {
                 this.preface = None;

@@ -1,13 +1,12 @@
-//! TLS on the connections of clients, and of other replicas. Each handshake is a task of its own, for a bounded time, so that one
-//! that never ends holds up nobody.
+//! TLS on the connections of clients and of other replicas. Each handshake is a task with a time limit: one that hangs delays no
+//! others.
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use fermata_tls as tls;
 use futures_util::{Stream, StreamExt, stream};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -15,91 +14,74 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::client_tls;
-use super::connection::Admitted;
-use super::wire::{ServerIo, ServerWire};
+use super::connection::{Admitted, GO_AWAY_WITHIN, HELLO_WITHIN};
+use super::wire::{ByteStream, Socket, plain};
 use crate::access::Origin;
 use crate::clock::{Clock as _, SystemClock};
 use crate::log_throttle::LogThrottle;
 use crate::rpc::AccessCheck;
-use crate::rpc::budget::Connection;
 
-/// How long a handshake may take.
-const WITHIN: Duration = Duration::from_secs(10);
-
-/// Where a handshake failed: how long the other side gets to learn why, and how much it may say meanwhile. A
-/// connection that is closed on unread bytes takes our last words with it.
-const FAREWELL: Duration = Duration::from_secs(1);
-const FAREWELL_BYTES_MAX: u64 = 64 * 1024;
-
-/// Who is at the other end.
+/// The other side.
 #[derive(Clone)]
 pub(super) enum Side {
-    /// A client; with who writes the audit log.
+    /// A client, with the audit log.
     Client(AccessCheck),
-    /// Another replica; with how often it is said that one was refused.
+    /// Another replica, with the throttle of its log line.
     Replica(Arc<LogThrottle>),
 }
 
-/// The connections whose other side is trusted; those over Unix sockets as they are. There are never more handshakes than
-/// permits. `acceptor` gives what is in force when one begins.
+/// The connections after their handshakes; Unix sockets have none. The limit of connections bounds the handshakes. `acceptor` gives
+/// the certificates in force.
 pub(super) fn secured<E>(
-    incoming: impl Stream<Item = Result<Admitted<ServerWire>, E>>,
+    incoming: impl Stream<Item = Result<Admitted<Socket>, E>>,
     side: Side,
     acceptor: impl Fn() -> TlsAcceptor,
-) -> impl Stream<Item = Result<Admitted<ServerWire>, E>> {
+) -> impl Stream<Item = Result<Admitted<Box<dyn ByteStream>>, E>> {
     let begun = (Box::pin(incoming), JoinSet::new());
     let acceptor = Arc::new(acceptor);
     stream::unfold(begun, move |(mut incoming, mut handshakes)| {
         let (acceptor, side) = (Arc::clone(&acceptor), side.clone());
         async move {
             loop {
-                tokio::select! {
+                let accepted = tokio::select! {
                     biased;
-                    Some(ended) = handshakes.join_next() => if let Ok(Some(secured)) = ended {
-                        return Some((Ok(secured), (incoming, handshakes)));
+                    Some(ended) = handshakes.join_next() => match ended {
+                        Ok(Some(secured)) => return Some((Ok(secured), (incoming, handshakes))),
+                        Ok(None) | Err(_) => continue,
                     },
-                    accepted = incoming.next() => match accepted? {
-                        Ok(admitted) => match admitted.io {
-                            ServerWire { io: ServerIo::Tcp(io), caller } => {
-                                let plain = Plain { io, caller, counted: admitted.counted };
-                                drop(handshakes.spawn(handshake(acceptor(), side.clone(), plain)));
-                            }
-                            wire => {
-                                let admitted = Admitted { io: wire, counted: admitted.counted };
-                                return Some((Ok(admitted), (incoming, handshakes)));
-                            }
-                        },
-                        Err(error) => return Some((Err(error), (incoming, handshakes))),
-                    },
+                    accepted = incoming.next() => accepted?,
+                };
+                match accepted {
+                    Ok(admitted) if matches!(admitted.io, Socket::Tcp(_)) => {
+                        drop(handshakes.spawn(handshake(acceptor(), side.clone(), admitted)));
+                    }
+                    other => return Some((other.map(plain), (incoming, handshakes))),
                 }
             }
         }
     })
 }
 
-/// A connection before its handshake.
-struct Plain {
-    io: TcpStream,
-    caller: Origin,
-    counted: Connection,
-}
-
 async fn handshake(
     acceptor: TlsAcceptor,
     side: Side,
-    plain: Plain,
-) -> Option<Admitted<ServerWire>> {
-    let Plain {
-        io,
-        caller,
+    admitted: Admitted<Socket>,
+) -> Option<Admitted<Box<dyn ByteStream>>> {
+    let Admitted {
+        io: Socket::Tcp(io),
+        origin,
         counted,
-    } = plain;
+    } = admitted
+    else {
+        return None;
+    };
+    let caller = origin.unwrap_or_default();
     let (from, at) = (Arc::clone(&caller.from), io.local_addr());
     let at = at.ok().map(tracing::field::display);
     let accepted = tokio::select! {
         biased;
         () = Arc::clone(counted.account()).until_cut() => return None,
-        accepted = timeout(WITHIN, acceptor.accept(io).into_fallible()) => accepted,
+        accepted = timeout(HELLO_WITHIN, acceptor.accept(io).into_fallible()) => accepted,
     };
     let why = match accepted {
         Ok(Ok(io)) => {
@@ -107,9 +89,9 @@ async fn handshake(
                 Side::Client(check) => known(check, &io, caller),
                 Side::Replica(_) => caller,
             };
-            let io = ServerIo::Tls(Box::new(io));
             return Some(Admitted {
-                io: ServerWire { io, caller },
+                io: Box::new(io),
+                origin: Some(caller),
                 counted,
             });
         }
@@ -120,10 +102,12 @@ async fn handshake(
                 () = Arc::clone(counted.account()).until_cut() => {}
                 () = farewell(io) => {}
             }
-            // Whoever only looks whether somebody listens says nothing.
+            // A port scan is no news.
             why.ok_or(error)
         }
-        Err(_elapsed) => Ok(format!("its TLS handshake took longer than {WITHIN:?}")),
+        Err(_elapsed) => Ok(format!(
+            "its TLS handshake took longer than {HELLO_WITHIN:?}"
+        )),
     };
     match (why, side) {
         (Ok(why), Side::Replica(refused)) => {
@@ -140,34 +124,34 @@ async fn handshake(
     None
 }
 
-/// The caller, with who it is by its certificate, where it showed one.
+/// The caller with the identity of its certificate, if it has one.
 fn known(check: &AccessCheck, io: &TlsStream<TcpStream>, caller: Origin) -> Origin {
     let (_, connection) = io.get_ref();
     let shown = connection.peer_certificates().and_then(<[_]>::first);
-    let mut is_unnamed = false;
-    let certificate = shown.and_then(|shown| match client_tls::identity(shown) {
-        Ok(identity) => Some(identity),
-        Err(why) => {
-            is_unnamed = true;
+    match shown.map(client_tls::identity) {
+        None => caller,
+        Some(Ok(identity)) => Origin {
+            certificate: Some(identity),
+            ..caller
+        },
+        Some(Err(why)) => {
             let why = format!("the certificate is trusted, but names no identity: {why}");
             check.certificate_refused(&caller.from, &why);
-            None
+            Origin {
+                is_unnamed: true,
+                ..caller
+            }
         }
-    });
-    Origin {
-        certificate,
-        is_unnamed,
-        ..caller
     }
 }
 
+/// Ends a connection in a way that lets the other side read the reason: closed with unread bytes, it would lose our last ones.
 async fn farewell(mut io: TcpStream) {
     let hear_out = async {
         io.shutdown().await?;
-        let mut rest = io.take(FAREWELL_BYTES_MAX);
-        tokio::io::copy(&mut rest, &mut tokio::io::sink()).await
+        tokio::io::copy(&mut io, &mut tokio::io::sink()).await
     };
-    let heard: Result<io::Result<u64>, _> = timeout(FAREWELL, hear_out).await;
+    let heard: Result<io::Result<u64>, _> = timeout(GO_AWAY_WITHIN, hear_out).await;
     tracing::trace!(?heard, "said why");
 }
 
@@ -175,6 +159,7 @@ async fn farewell(mut io: TcpStream) {
 mod tests {
     use std::pin::pin;
 
+    use tokio::io::AsyncReadExt as _;
     use tokio::net::TcpListener;
     use tokio::time::Instant;
 
@@ -214,8 +199,8 @@ mod tests {
             let begun = Instant::now();
             let mut silent = TcpStream::connect(address).await.unwrap();
             assert_eq!(silent.read(&mut [0]).await.unwrap(), 0);
-            // One for which there is no permit is closed at once.
-            assert!(begun.elapsed() >= WITHIN, "{:?}", begun.elapsed());
+            // A connection above the limit would be closed at once.
+            assert!(begun.elapsed() >= HELLO_WITHIN, "{:?}", begun.elapsed());
         }
         assert!(!serving.is_finished(), "nobody was admitted");
     }

@@ -1,4 +1,4 @@
-//! grpc.health.v1: readiness follows the engine, liveness says that the process answers.
+//! grpc.health.v1: readiness follows the engine; liveness says that the process answers.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -10,20 +10,17 @@ use tonic_health::server::{HealthReporter, HealthService};
 
 use crate::engine::Engine;
 
-/// What is ready while the engine is: the server as a whole and each service.
+/// The services that are ready with the engine: the server as a whole, and each service.
 const READY: [&str; 3] = ["", "fermata.v1.LockService", "fermata.v1.LockAdmin"];
 
-/// Always SERVING: for a probe that restarts what does not answer.
+/// Always SERVING, for a probe that restarts a process without an answer.
 const LIVENESS: &str = "liveness";
-
-/// How often the engine is asked.
-const ASK_EVERY: Duration = Duration::from_millis(250);
 
 /// The health service of one server.
 pub(super) struct Health(HealthReporter);
 
 impl Health {
-    /// Not ready until [`Health::follow`] finds it so.
+    /// Not ready until [`Health::follow`] is polled.
     pub(super) async fn new() -> Health {
         let health = Health(HealthReporter::new());
         health.not_serving().await;
@@ -39,12 +36,12 @@ impl Health {
         HealthServer::new(HealthService::from_health_reporter(self.0.clone()))
     }
 
-    /// Follows the readiness of an engine for as long as it is polled.
-    pub(super) async fn follow(&self, engine: &Engine) -> Infallible {
+    /// Looks at the readiness of an engine at this interval, for as long as it is polled.
+    pub(super) async fn follow(&self, engine: &Engine, every: Duration) -> Infallible {
         let mut answered = None;
         loop {
             let ready = engine.ready();
-            // Only a change is set: each setting wakes all who watch.
+            // Only changes are set: each wakes all watchers.
             if answered != Some(ready.is_ok()) {
                 answered = Some(ready.is_ok());
                 match ready {
@@ -58,7 +55,7 @@ impl Health {
                     }
                 }
             }
-            sleep(ASK_EVERY).await;
+            sleep(every).await;
         }
     }
 
@@ -67,7 +64,7 @@ impl Health {
         self.set(ServingStatus::NotServing).await;
     }
 
-    /// Ends the streams of all who watch, after the last status: they would keep the server from ending.
+    /// Ends the streams of all watchers after the last status: they would delay the stop.
     pub(super) async fn end_watches(&self) {
         let mut reporter = self.0.clone();
         for service in READY.into_iter().chain([LIVENESS]) {

@@ -1,8 +1,8 @@
-//! Listeners, over TCP and on Unix sockets: where they may be, and what they bring in.
+//! Listeners over TCP and on Unix sockets, their protection, and their connections.
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,82 +10,62 @@ use futures_util::stream::{self, Stream, select_all};
 use tokio::net::{TcpListener, UnixListener, UnixSocket, UnixStream};
 use tokio::time::sleep;
 
-use super::wire::ServerWire;
+use super::wire::Socket;
 use crate::clock::{Clock as _, SystemClock};
 use crate::log_throttle::LogThrottle;
 
-/// How long to wait after a connection could not be accepted (mostly for want of file descriptors).
+/// The pause after a connection could not be accepted, mostly for want of file descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// How many connections to a Unix socket wait to be accepted.
+/// The queue of a Unix socket for connections that are not accepted yet.
 const BACKLOG: u32 = 1024;
 
-/// Who may connect to a Unix socket: its owner and its group.
+/// The owner and the group of a Unix socket may connect.
 const SOCKET_MODE: u32 = 0o660;
 
 /// Why no listener was opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Others than this machine would reach it, and it was not asked for.
+    /// Other machines would reach it without protection.
     #[error(
-        "will not listen on {addr}: others than this machine could reach it, and {missing}. Or listen on a loopback address \
+        "will not listen on {addr}: other machines could reach it, and {missing}. Or listen on a loopback address \
          (127.0.0.1 or [::1]), or set `insecure` if everybody who reaches that address may take and break locks"
     )]
     Insecure {
-        /// What was asked for.
+        /// The address.
         addr: SocketAddr,
-        /// What is missing there, and how to have it.
+        /// The missing protection, and its settings.
         missing: &'static str,
-    },
-    /// Another process listens there.
-    #[error(
-        "cannot listen on {addr}: the port is taken. Stop what listens there, or choose another port"
-    )]
-    Taken {
-        /// What was asked for.
-        addr: SocketAddr,
-    },
-    /// The address is of another machine.
-    #[error("cannot listen on {addr}: this machine does not have that address")]
-    NotHere {
-        /// What was asked for.
-        addr: SocketAddr,
-    },
-    /// The port needs a privilege.
-    #[error("cannot listen on {addr}: not permitted (ports below 1024 may need a privilege)")]
-    NotPermitted {
-        /// What was asked for.
-        addr: SocketAddr,
     },
     /// A Unix socket cannot be made there.
     #[error("cannot listen on {}: {why}", path.display())]
     Socket {
-        /// What was asked for.
+        /// Its path.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// Anything else.
+    /// The system refused it: the port is taken, or the address is of another machine.
     #[error("cannot listen on {addr}: {error}")]
     Io {
-        /// What was asked for.
+        /// The address.
         addr: SocketAddr,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
 }
 
-/// What keeps strangers out of a listener.
+/// The protection of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Protection {
     /// Connections are encrypted.
     pub tls: bool,
-    /// Callers must say who they are.
+    /// Callers have an identity.
     pub login: bool,
 }
 
 impl Protection {
-    /// Nothing does.
+    /// None.
     pub const NONE: Protection = Protection {
         tls: false,
         login: false,
@@ -95,9 +75,9 @@ impl Protection {
         match (self.tls, self.login) {
             (true, true) => None,
             (false, true) => Some("it is not encrypted. Set tls.cert_file and tls.key_file"),
-            (true, false) => Some(
-                "it takes calls of everybody. Set auth.tokens_file or tls.client_ca_file, so that clients must say who they are",
-            ),
+            (true, false) => {
+                Some("its clients are not known. Set auth.tokens_file or tls.client_ca_file")
+            }
             (false, false) => Some(
                 "it is neither encrypted nor are its clients known. Set tls.cert_file and tls.key_file, and auth.tokens_file or \
                  tls.client_ca_file",
@@ -106,7 +86,7 @@ impl Protection {
     }
 }
 
-/// Refuses to be reached by other machines without protection, unless that was asked for.
+/// Refuses addresses that other machines reach without protection, unless `insecure` is set.
 pub fn check_listen(
     addr: SocketAddr,
     protection: Protection,
@@ -134,27 +114,21 @@ impl From<TcpListener> for ServerListener {
     }
 }
 
-/// A listener on a Unix socket, which goes with it.
+/// A listener on a Unix socket, whose file is removed with it.
 pub struct SocketListener {
     listener: UnixListener,
     path: PathBuf,
-    /// Which it is: another process may have put its own there since.
-    inode: u64,
 }
 
 impl Drop for SocketListener {
     fn drop(&mut self) {
-        let there = std::fs::symlink_metadata(&self.path);
-        if there.is_ok_and(|there| there.ino() != self.inode) {
-            return;
-        }
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::debug!(path = %self.path.display(), %error, "a socket was not removed");
         }
     }
 }
 
-/// Opens a Unix socket, for its owner and its group. One that nobody listens on is replaced; anything else that is there stays.
+/// Opens a Unix socket, for its owner and its group. Replaces a socket without a listener, and nothing else.
 pub async fn bind_socket(path: &Path) -> Result<SocketListener, ListenError> {
     let refused = |why: String| ListenError::Socket {
         path: path.to_owned(),
@@ -177,39 +151,29 @@ pub async fn bind_socket(path: &Path) -> Result<SocketListener, ListenError> {
     let failed = |error: io::Error| refused(error.to_string());
     let socket = UnixSocket::new_stream().map_err(failed)?;
     socket.bind(path).map_err(failed)?;
-    // Nobody gets through before it has its mode: it refuses all until it listens.
+    // Nobody connects before it has its mode: it refuses all until it listens.
     let mode = std::fs::Permissions::from_mode(SOCKET_MODE);
-    let listening = std::fs::set_permissions(path, mode).and_then(|()| {
-        let inode = std::fs::symlink_metadata(path)?.ino();
-        Ok((socket.listen(BACKLOG)?, inode))
-    });
-    let (listener, inode) = listening.map_err(|error| {
+    let listening = std::fs::set_permissions(path, mode).and_then(|()| socket.listen(BACKLOG));
+    let listener = listening.map_err(|error| {
         let _ = std::fs::remove_file(path);
         refused(error.to_string())
     })?;
     Ok(SocketListener {
         listener,
         path: path.to_owned(),
-        inode,
     })
 }
 
-/// Opens a listener. Port 0 takes a free port; its `local_addr` says which.
+/// Opens a listener. Port 0 takes a free port, the one of its `local_addr`.
 pub async fn bind(addr: SocketAddr) -> Result<TcpListener, ListenError> {
-    TcpListener::bind(addr)
-        .await
-        .map_err(|error| match error.kind() {
-            io::ErrorKind::AddrInUse => ListenError::Taken { addr },
-            io::ErrorKind::AddrNotAvailable => ListenError::NotHere { addr },
-            io::ErrorKind::PermissionDenied => ListenError::NotPermitted { addr },
-            _ => ListenError::Io { addr, error },
-        })
+    let bound = TcpListener::bind(addr).await;
+    bound.map_err(|error| ListenError::Io { addr, error })
 }
 
-/// The connections of all listeners, without Nagle's delay. Never ends, unless there is no listener.
+/// The connections of all listeners, without Nagle's delay. Ends only without a listener.
 pub(super) fn connections(
     listeners: Vec<ServerListener>,
-) -> impl Stream<Item = Result<ServerWire, io::Error>> + Send {
+) -> impl Stream<Item = Result<Socket, io::Error>> + Send {
     select_all(listeners.into_iter().map(|listener| {
         let begun = (listener, LogThrottle::default());
         Box::pin(stream::unfold(begun, |(listener, failed)| async {
@@ -219,19 +183,19 @@ pub(super) fn connections(
     }))
 }
 
-/// The next connection. A failure to accept one is no reason to end, nor to spin.
-async fn accepted(listener: &ServerListener, failed: &LogThrottle) -> ServerWire {
+/// The next connection. A failure to accept neither ends this nor makes it spin.
+async fn accepted(listener: &ServerListener, failed: &LogThrottle) -> Socket {
     loop {
         let accepted = match listener {
             ServerListener::Tcp(listener) => listener.accept().await.map(|(connection, _peer)| {
                 if let Err(error) = connection.set_nodelay(true) {
                     tracing::debug!(%error, "TCP_NODELAY was not set");
                 }
-                ServerWire::from(connection)
+                Socket::Tcp(connection)
             }),
             ServerListener::Unix(socket) => {
                 let accepted = socket.listener.accept().await;
-                accepted.map(|(connection, _peer)| ServerWire::from(connection))
+                accepted.map(|(connection, _peer)| Socket::Unix(connection))
             }
         };
         match accepted {
@@ -277,7 +241,7 @@ mod tests {
                         login: false,
                         ..all
                     },
-                    "calls of everybody. Set auth.tokens_file",
+                    "its clients are not known. Set auth.tokens_file",
                 ),
             ] {
                 let refused = check_listen(addr, protection, false)
@@ -297,7 +261,7 @@ mod tests {
     async fn a_taken_port_is_said_to_be_taken() {
         let first = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let second = bind(first.local_addr().unwrap()).await;
-        assert!(matches!(second, Err(ListenError::Taken { .. })));
+        assert!(matches!(second, Err(ListenError::Io { .. })));
     }
 
     #[tokio::test]

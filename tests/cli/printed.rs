@@ -60,34 +60,6 @@ fn a_variable_that_names_no_file_is_as_if_it_were_not_set() {
 }
 
 #[test]
-fn a_variable_that_is_called_as_a_flag_is_told_with_its_setting() {
-    let world = World::new();
-    let help = world.text(&["check", "--help"]);
-    let flags = help.lines().filter_map(|line| {
-        let rest = line.trim_start().strip_prefix("--")?;
-        let mut words = rest.split(|c: char| !c.is_ascii_lowercase() && c != '-');
-        words.next()
-    });
-    let flags: Vec<&str> = flags
-        .filter(|flag| !["config", "output"].contains(flag))
-        .collect();
-    assert!(flags.len() > 20, "{flags:?}: {help}");
-    let variables = flags
-        .iter()
-        .map(|flag| format!("FERMATA_{}", flag.to_ascii_uppercase().replace('-', "_")));
-    let variables: Vec<String> = variables.collect();
-    let mut check = world.command(&["check"]);
-    check.envs(variables.iter().map(|name| (name, "1")));
-    let output = check.output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let said = String::from_utf8(output.stderr).unwrap();
-    for name in variables {
-        let line = format!("fermata: {name} is no setting, and counts for nothing; FERMATA_CFG_");
-        assert!(said.contains(&line), "{line}: {said}");
-    }
-}
-
-#[test]
 fn sessions_are_listed_with_what_lets_nobody_act() {
     let world = World::new();
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -201,7 +173,6 @@ fn a_dumb_terminal_gets_plain_text() {
     );
     let screen = terminal.shows("status=0\n");
     assert!(screen.contains("REPLICA"), "{screen}");
-    assert!(!terminal.on_other_screen());
 }
 
 /// What a key could hide, or turn around, is shown as what it is by all that prints it.

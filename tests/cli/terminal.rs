@@ -6,8 +6,6 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 
-use tempfile::TempDir;
-
 use super::world::{PATIENCE, World, path};
 
 pub struct Terminal {
@@ -15,19 +13,15 @@ pub struct Terminal {
     keys: Box<dyn Write + Send>,
     shell: Box<dyn Child + Send + Sync>,
     master: Box<dyn MasterPty + Send>,
-    /// Where the shell is.
-    folder: TempDir,
 }
 
 impl Terminal {
     /// An interactive shell that knows where the server is.
     pub fn new(world: &World) -> Terminal {
         let size = size(24, 120);
-        let folder = tempfile::tempdir().unwrap();
         let pair = native_pty_system().openpty(size).unwrap();
         let mut command = CommandBuilder::new("sh");
         command.arg("-i");
-        command.cwd(folder.path());
         command.env("PS1", "prompt> ");
         command.env("ENV", "");
         command.env("TERM", "xterm");
@@ -51,7 +45,6 @@ impl Terminal {
             keys: pair.master.take_writer().unwrap(),
             shell,
             master: pair.master,
-            folder,
         };
         terminal.shows("prompt> ");
         terminal
@@ -81,17 +74,6 @@ impl Terminal {
     /// Returns once the screen does not show this any more.
     pub fn hides(&self, text: &str) -> String {
         self.until(&format!("no {text:?}"), |screen| !screen.contains(text))
-    }
-
-    /// The number in a file that the shell has written.
-    pub fn pid_in(&self, file: &str) -> i32 {
-        let text = std::fs::read_to_string(self.folder.path().join(file)).unwrap();
-        text.trim().parse().unwrap()
-    }
-
-    /// Whether the screen is the other one, that programs draw on and leave without a trace.
-    pub fn on_other_screen(&self) -> bool {
-        self.shown.0.lock().unwrap().screen().alternate_screen()
     }
 
     /// Gives the terminal another size.

@@ -12,11 +12,6 @@ const KNOWN: &[(&str, &[&str])] = &[
         &[HEAD, "counted", "cpp", "nodes", "scylla"],
     ),
     ("crates/cassandra/src/driver/cpp", &[HEAD, "prepared"]),
-    ("src/cli", &["hold", "lock", "waiting"]),
-    ("src/cli/locks", &[HEAD, "ls", "show", "top"]),
-    ("src/cli/locks/top", &[HEAD, "live"]),
-    ("src/cli/serve", &[HEAD, "parts"]),
-    ("src/config", &[HEAD, "store"]),
 ];
 
 /// The file above the parts of a folder: its `mod.rs` or `lib.rs`, or the file of its name beside it.

@@ -68,7 +68,7 @@ async fn commands_are_known_by_token_or_certificate_and_end_with_77_where_nothin
         command.args(args).output().unwrap()
     };
     // What the commands are known by goes on to what `lock` runs, wherever that is.
-    let script = r#"cd / && "$0" put --lock-ref "$FERMATA_LOCK_REF" from-within && "$0" get own/k"#;
+    let script = r#"cd / && "$0" put --lock-ref from-within && "$0" get own/k"#;
     let program = env!("CARGO_BIN_EXE_fermata");
     let locked = run(&["lock", "own/k", "--", "sh", "-c", script, program]);
     assert_eq!(locked.status.code(), Some(0), "{}", said(&locked));
@@ -209,7 +209,7 @@ async fn what_is_wrong_with_a_certificate_is_said_by_server_and_command() {
     let expired = authority.issue_until(2020, "expired", Some("127.0.0.1"));
     certify(&expired.certificate_file, &expired.key_file, &files);
     let server = Server::start(files);
-    let why = "it expired on 2020-01-01T00:00:00Z: clients will not connect";
+    let why = "it expired on 2020-01-01T00:00:00Z: clients refuse it";
     until("the server says so", || server.log().contains(why)).await;
     let refused = judged(&server, &authority.file(), "500ms");
     assert_eq!(refused.status.code(), Some(69), "{}", said(&refused));
@@ -227,7 +227,7 @@ async fn what_is_wrong_with_a_certificate_is_said_by_server_and_command() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_shows_the_certificate_of_its_ca_says_so_and_so_do_commands() {
+async fn commands_tell_that_a_server_shows_the_certificate_of_its_ca() {
     let authority = Authority::named("ours");
     let files = Files::new(&authority, &[&token("billing")], EVERYTHING);
     replace(&files.path("cert"), fs::read(authority.file()).unwrap());
@@ -236,7 +236,6 @@ async fn a_server_that_shows_the_certificate_of_its_ca_says_so_and_so_do_command
         fs::read(authority.file().with_extension("key")).unwrap(),
     );
     let server = Server::start(files);
-    until("it says so", || server.log().contains("it is a CA's own")).await;
     let refused = judged(&server, &authority.file(), "500ms");
     let said = said(&refused);
     assert_eq!(refused.status.code(), Some(69), "{said}");
@@ -301,5 +300,5 @@ fn commands_work_through_a_socket_and_serve_says_how() {
         .output()
         .unwrap();
     assert_eq!(refused.status.code(), Some(69), "{}", said(&refused));
-    assert_says(&refused, &format!("nobody listens on {socket}"));
+    assert_says(&refused, &socket);
 }

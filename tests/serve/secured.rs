@@ -520,7 +520,7 @@ fn what_is_missing_to_be_reached_by_others_is_named() {
         (open.to_vec(), "neither encrypted nor are its clients known"),
         (
             [&open[..], &tls].concat(),
-            "it takes calls of everybody. Set auth.tokens_file",
+            "its clients are not known. Set auth.tokens_file",
         ),
         (
             [&open[..], &["--tokens-file", &tokens]].concat(),
@@ -528,7 +528,7 @@ fn what_is_missing_to_be_reached_by_others_is_named() {
         ),
         (
             vec!["--client-tls-certificate", &cert],
-            "tls.cert_file and tls.key_file belong together (flag --client-tls-certificate)",
+            "tls.cert_file and tls.key_file belong together",
         ),
         (
             vec!["--client-tls-ca", &cert],

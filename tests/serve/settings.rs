@@ -119,18 +119,7 @@ fn serve_with_descriptors(descriptors: u32, more: &[&str]) -> (TempDir, Command)
 }
 
 #[test]
-fn more_connections_than_descriptors_are_refused_where_they_were_asked_for() {
-    let (_data, mut command) = serve_with_descriptors(400, &[]);
-    command.env("FERMATA_CFG_LIMITS__CONNECTIONS_MAX", "5000");
-    let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(78));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        said.contains("limits.connections_max is 5000") && said.contains("room for 144"),
-        "{said}"
-    );
-
-    // By default there are as many as there is room for.
+fn fewer_connections_are_allowed_with_too_few_descriptors() {
     let (_data, mut command) = serve_with_descriptors(400, &[]);
     let mut serve = Serve(command.spawn().unwrap());
     let mut line = String::new();
@@ -147,5 +136,5 @@ fn more_connections_than_descriptors_are_refused_where_they_were_asked_for() {
         .unwrap()
         .read_to_string(&mut said)
         .unwrap();
-    assert!(said.contains("connections_max=144"), "{said}");
+    assert!(said.contains("connections_max=200"), "{said}");
 }

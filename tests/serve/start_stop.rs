@@ -330,24 +330,6 @@ async fn a_signal_that_it_was_started_to_ignore_ends_nothing_and_a_hangup_never_
     }
 }
 
-#[tokio::test]
-async fn a_variable_that_lacks_a_part_of_its_prefix_is_warned_of() {
-    let data = tempfile::tempdir().unwrap();
-    let mut command = serve(&listening_on(data.path()));
-    command.env("FERMATA_LISTEN", "127.0.0.1:1");
-    let mut running = Running::of(command);
-    running.signal(Signal::SIGTERM);
-    running.ended_within(Duration::from_secs(5)).await;
-    let mut log = String::new();
-    let mut stderr = running.child.stderr.take().unwrap();
-    stderr.read_to_string(&mut log).unwrap();
-    let warning = log.lines().find(|line| line.contains("FERMATA_LISTEN"));
-    assert!(
-        warning.is_some_and(|line| line.contains("FERMATA_CFG_LISTEN")),
-        "{log}"
-    );
-}
-
 /// What one that serves said on stderr until it ended.
 fn log_of(more: &[&str]) -> String {
     let data = tempfile::tempdir().unwrap();
@@ -393,5 +375,6 @@ async fn a_second_signal_ends_it_at_once() {
     running.signal(Signal::SIGTERM);
     running.signal(Signal::SIGINT);
     let status = running.ended_within(Duration::from_secs(2)).await;
-    assert_eq!(status.code(), Some(130));
+    // Either may be received first.
+    assert!(matches!(status.code(), Some(130 | 143)), "{status:?}");
 }

@@ -1,6 +1,6 @@
-//! What the environment says.
+//! Environment variables.
 
-/// An environment variable that is set to something.
+/// The value of a variable, unless it is empty.
 pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -1,4 +1,4 @@
-//! Why a client command failed: what it says, and what it exits with.
+//! The failure of a command: its message and its exit status.
 
 use std::io;
 
@@ -16,7 +16,7 @@ use crate::exit;
 pub struct Failure {
     /// The exit status.
     pub code: u8,
-    /// For people; empty where there is nothing to say.
+    /// For people; may be empty.
     pub message: String,
 }
 
@@ -29,12 +29,12 @@ impl Failure {
         }
     }
 
-    /// A command line that makes no sense.
+    /// A malformed command line.
     pub fn usage(message: impl Into<String>) -> Failure {
         Failure::new(exit::USAGE, message)
     }
 
-    /// This was done, but cannot be printed.
+    /// A command that did its work, but cannot print that.
     pub fn unprinted(done: &str, error: io::Error) -> Failure {
         let failure = Failure::from(error);
         match failure.code {
@@ -52,7 +52,7 @@ impl Failure {
     }
 }
 
-/// What a shell makes of a process that a signal ended.
+/// The status that a shell gives to a process ended by a signal.
 pub fn status_of_signal(signal: i32) -> u8 {
     u8::try_from(i32::from(exit::SIGNAL).saturating_add(signal)).unwrap_or(u8::MAX)
 }
@@ -60,7 +60,7 @@ pub fn status_of_signal(signal: i32) -> u8 {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         match error.kind() {
-            // The reader has enough; a shell says the same of any other program.
+            // The reader has enough, as with any other program.
             io::ErrorKind::BrokenPipe => Failure::signal(Signal::SIGPIPE, ""),
             _ => Failure::new(exit::IO, error.to_string()),
         }
@@ -85,7 +85,7 @@ impl From<CreateError> for Failure {
         let code = match error {
             CreateError::Invalid(_) => exit::USAGE,
             CreateError::NotFound(_) => exit::NO_INPUT,
-            CreateError::SessionEnded(_) => exit::LOCK_LOST,
+            CreateError::SessionEnded(_) => exit::FAILED,
             CreateError::Limit(_) => exit::TEMPORARY,
             CreateError::Denied(_) => exit::DENIED,
             CreateError::Unavailable(_) | CreateError::Other(_) => exit::UNAVAILABLE,
@@ -108,7 +108,7 @@ impl From<CreateError> for Failure {
 impl From<SessionError> for Failure {
     fn from(error: SessionError) -> Failure {
         let code = match error {
-            SessionError::Ended(_) => exit::LOCK_LOST,
+            SessionError::Ended(_) => exit::FAILED,
             SessionError::Invalid(_) => exit::USAGE,
             SessionError::Limit(_) => exit::TEMPORARY,
             SessionError::Denied(_) => exit::DENIED,
@@ -122,7 +122,7 @@ impl From<WaitError> for Failure {
     fn from(error: WaitError) -> Failure {
         let code = match error {
             WaitError::TimedOut { .. } => exit::TIMED_OUT,
-            WaitError::Lost(_) => exit::LOCK_LOST,
+            WaitError::Lost(_) => exit::FAILED,
             WaitError::Invalid(_) => exit::USAGE,
             WaitError::Limit(_) => exit::TEMPORARY,
             WaitError::Denied(_) => exit::DENIED,
@@ -144,11 +144,11 @@ impl From<LockError> for Failure {
 impl From<CriticalError> for Failure {
     fn from(error: CriticalError) -> Failure {
         let code = match error {
-            // Its table was replaced meanwhile.
+            // Its table was replaced.
             CriticalError::Lost(ref lost) if lost.reason == LostReason::NeverIssued => {
                 exit::NO_INPUT
             }
-            CriticalError::Lost(_) => exit::LOCK_LOST,
+            CriticalError::Lost(_) => exit::FAILED,
             CriticalError::Invalid(_) => exit::USAGE,
             CriticalError::Limit(_) | CriticalError::Overtaken(_) => exit::TEMPORARY,
             CriticalError::Denied(_) => exit::DENIED,
@@ -164,7 +164,7 @@ impl From<CriticalError> for Failure {
 impl From<ReleaseError> for Failure {
     fn from(error: ReleaseError) -> Failure {
         let code = match error {
-            ReleaseError::Lost(_) => exit::LOCK_LOST,
+            ReleaseError::Lost(_) => exit::FAILED,
             ReleaseError::Invalid(_) => exit::USAGE,
             ReleaseError::Limit(_) => exit::TEMPORARY,
             ReleaseError::Denied(_) => exit::DENIED,

@@ -1,16 +1,15 @@
-//! Signals that this process was started to ignore (`nohup`, `trap '' INT`): they stay ignored, here and in the processes that it
-//! starts.
+//! Signals that this process was started to ignore (`nohup`, `trap '' INT`). They stay ignored, here and in child processes.
 
 use std::mem::MaybeUninit;
 use std::ptr;
 
 use nix::libc::{self, SIG_IGN};
 
-/// Whether this process ignores a signal. To be asked before a handler is installed.
+/// Whether this process ignores a signal. Call it before a handler is installed.
 pub fn is_ignored(number: i32) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     #[allow(unsafe_code)]
-    // SAFETY: without a new action the call only fills in the present one; all zeros are a valid one.
+    // SAFETY: without a new action the call only fills in the present one; zeros are a valid action.
     unsafe {
         libc::sigaction(number, ptr::null(), action.as_mut_ptr()) == 0
             && action.assume_init().sa_sigaction == SIG_IGN

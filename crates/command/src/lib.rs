@@ -1,7 +1,7 @@
-//! The commands of the server's program and of the benchmark share this: client options, output, exit statuses, and spans of
-//! time in flags and settings.
+//! Shared by the commands of `fermata` and of the benchmark: client options, output, exit statuses, and spans of time in flags and
+//! settings.
 //!
-//! What a single command does, and anything of the server, must not live here.
+//! The work of a single command, and anything of the server, must not live here.
 
 mod environment;
 pub mod exit;

@@ -1,13 +1,13 @@
-//! What commands print: tables for people, JSON for programs.
+//! The output of commands: tables for people, JSON for programs.
 
 use std::io::{self, IsTerminal, Write};
 use std::ops::RangeInclusive;
 
-use unicode_width::UnicodeWidthStr;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::environment::variable;
 
-/// How to print.
+/// The form of output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// For people.
@@ -22,7 +22,7 @@ pub fn print_json(document: &serde_json::Value) -> io::Result<()> {
     print_text(&format!("{document:#}\n"))
 }
 
-/// Prints one JSON document in a line of its own, one of several.
+/// Prints one JSON document in one line.
 pub fn print_json_line(document: &serde_json::Value) -> io::Result<()> {
     print_text(&format!("{document}\n"))
 }
@@ -32,7 +32,7 @@ pub fn print_text(text: &str) -> io::Result<()> {
     print_bytes(text.as_bytes())
 }
 
-/// Prints bytes as they are. An error says that it is of stdout.
+/// Prints bytes unchanged. Errors name stdout.
 pub fn print_bytes(bytes: &[u8]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     let printed = stdout.write_all(bytes).and_then(|()| stdout.flush());
@@ -40,19 +40,17 @@ pub fn print_bytes(bytes: &[u8]) -> io::Result<()> {
         .map_err(|error| io::Error::new(error.kind(), format!("cannot write to stdout: {error}")))
 }
 
-/// Writes a line, or several, to stderr, in one write. Control characters, as a key may have them, are escaped. A stderr that takes
-/// nothing is no failure.
+/// Writes lines to stderr, in one write. Control characters (of a key, for example) are escaped. Failures of stderr are ignored.
 pub fn say(text: &str) {
     let _ = io::stderr().write_all(format!("fermata: {}\n", lines(text)).as_bytes());
 }
 
-/// Whether stdout takes colours: it is a terminal, and the user did not say otherwise.
+/// Whether stdout shows colours: it is a terminal, and NO_COLOR is not set.
 pub fn colour() -> bool {
     io::stdout().is_terminal() && variable("NO_COLOR").is_none() && moves_cursor()
 }
 
-/// Whether the terminal can move its cursor, as a screen or a line that changes needs: not one of which nothing is known
-/// (no TERM, as for what `cron` or an editor runs).
+/// Whether the terminal can move its cursor. A terminal without TERM (as of `cron` or an editor) cannot.
 pub fn moves_cursor() -> bool {
     is_able(variable("TERM").as_deref())
 }
@@ -61,9 +59,9 @@ fn is_able(term: Option<&str>) -> bool {
     term.is_some_and(|term| term != "dumb")
 }
 
-/// Characters without a shape of their own, or that change how others are shown: a key or a label with them could look like
-/// another one. Those that Unicode 16 lists as Default_Ignorable_Code_Point, the separators of lines and paragraphs, and the
-/// format characters of annotations and hieroglyphs.
+/// Characters without a shape, or that change the shape of others: with them a key or a label could look like another one. These
+/// are Default_Ignorable_Code_Point of Unicode 16, the separators of lines and paragraphs, and the format characters of
+/// annotations and hieroglyphs.
 const HIDDEN: [RangeInclusive<char>; 18] = [
     '\u{ad}'..='\u{ad}',
     '\u{34f}'..='\u{34f}',
@@ -85,17 +83,17 @@ const HIDDEN: [RangeInclusive<char>; 18] = [
     '\u{e0000}'..='\u{e0fff}',
 ];
 
-/// Text that is shown as one line, whatever is in it.
+/// Any text as one line.
 pub fn one_line(text: &str) -> String {
     shown(text, |_| false)
 }
 
-/// The same of text that may have several lines.
+/// Any text as lines.
 pub fn lines(text: &str) -> String {
     shown(text, |c| c == '\n')
 }
 
-/// What has no shape of its own is shown as what it is, but for what `keep` says.
+/// Escapes hidden characters, except those of `keep`.
 fn shown(text: &str, keep: impl Fn(char) -> bool) -> String {
     text.chars()
         .flat_map(|c| {
@@ -108,18 +106,34 @@ fn shown(text: &str, keep: impl Fn(char) -> bool) -> String {
         .collect()
 }
 
-/// How many columns of a terminal a text takes, as [`one_line`] gives it.
+/// The width of a text of [`one_line`], in columns of a terminal.
 pub fn width(text: &str) -> usize {
     text.width()
 }
 
-/// The text, and blanks up to so many columns of a terminal.
+/// The text with blanks up to a width.
 pub fn padded(text: &str, to: usize) -> String {
     let missing = to.saturating_sub(width(text));
     format!("{text}{}", " ".repeat(missing))
 }
 
-/// What a table shows of a cell: one line, and `-` where it is empty.
+/// The beginning of a line that fits into so many columns of a terminal. Escape sequences take none.
+pub fn cut(line: &str, columns: usize) -> &str {
+    let (mut used, mut escaped) = (0, false);
+    for (at, c) in line.char_indices() {
+        escaped |= c == '\u{1b}';
+        if !escaped {
+            used += c.width().unwrap_or(0);
+        }
+        escaped &= !c.is_ascii_alphabetic();
+        if used > columns {
+            return &line[..at];
+        }
+    }
+    line
+}
+
+/// The text of a cell of a table: one line, and `-` if it is empty.
 pub fn cell(text: &str) -> String {
     match text {
         "" => "-".to_owned(),
@@ -127,7 +141,7 @@ pub fn cell(text: &str) -> String {
     }
 }
 
-/// Rows under each other, each a line: columns of names to the left, others, of numbers, to the right. Nothing trails.
+/// Aligned rows, a line each: names to the left, numbers to the right, no trailing blanks.
 pub fn aligned<R: AsRef<[String]>>(rows: &[R], is_of_names: impl Fn(usize) -> bool) -> Vec<String> {
     let columns = rows.first().map_or(0, |row| row.as_ref().len());
     let widest = |at: usize| {
@@ -219,6 +233,18 @@ mod tests {
     fn a_terminal_of_which_nothing_is_known_is_asked_for_nothing() {
         assert!(is_able(Some("xterm")));
         assert!(!is_able(Some("dumb")) && !is_able(None));
+    }
+
+    #[test]
+    fn a_line_is_cut_at_the_width_of_the_terminal() {
+        for (line, columns, fits) in [
+            ("abc", 3, "abc"),
+            ("abcd", 3, "abc"),
+            ("订单", 3, "订"),
+            ("\u{1b}[1mabcd", 3, "\u{1b}[1mabc"),
+        ] {
+            assert_eq!(cut(line, columns), fits);
+        }
     }
 
     #[test]

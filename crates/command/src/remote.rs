@@ -1,13 +1,10 @@
-//! Which service to talk to, and how to print: the options that all client commands have. They may stand
-//! before the command or after it.
+//! The options of all client commands: the service, credentials, the table, the form of output. They may stand before or after
+//! the command.
 
-use std::io;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use fermata_client::{Client, ClientOptions, FileError, Tls, Token};
-use fermata_files::{InTimeError, SMALL_FILE_BYTES_MAX, read_regular};
-use tokio::net::{TcpStream, UnixStream};
 use tokio::time::sleep;
 
 pub use crate::environment::variable;
@@ -18,19 +15,18 @@ use crate::span::Span;
 /// The heading of the options that all client commands have.
 pub const CLIENT_OPTIONS: &str = "Options of all client commands";
 
-/// How often the client is asked whether a server has answered.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The interval between two looks for an answer of a server.
+pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Where files could not be read in time: how long each is read again, to find the one that hangs.
-const FOUND_WITHIN: Duration = Duration::from_millis(100);
-
-/// Where a service listens unless it is told otherwise.
+/// The default address of a service.
 const ENDPOINT_DEFAULT: &str = "http://127.0.0.1:7450";
-/// The variable that is read where no endpoint is given.
+/// The variable for endpoints.
 pub const ENDPOINT_VARIABLE: &str = "FERMATA_ENDPOINT";
-/// The same for the table.
+/// The variable for the table.
 pub const TABLE_VARIABLE: &str = "FERMATA_TABLE";
-/// Those for what a client is known by, and whom it trusts.
+/// The variable that hands the lockRef of `fermata lock` to its command.
+pub const LOCK_REF_VARIABLE: &str = "FERMATA_LOCK_REF";
+/// The variables for credentials and the CA.
 const TOKEN_VARIABLE: &str = "FERMATA_TOKEN";
 const TOKEN_FILE_VARIABLE: &str = "FERMATA_TOKEN_FILE";
 const CA_VARIABLE: &str = "FERMATA_CA_FILE";
@@ -81,7 +77,7 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// The names of the options that were given.
+    /// The names of the given options.
     pub fn given(&self) -> impl Iterator<Item = &'static str> {
         let options = [
             ("--endpoint", !self.endpoints.is_empty()),
@@ -117,62 +113,56 @@ impl Remote {
             .unwrap_or_default()
     }
 
-    /// The table that was given as an option; of several the last one.
+    /// The table of the options; the last of several.
     pub fn given_table(&self) -> Option<&str> {
         self.tables.last().map(String::as_str)
     }
 
-    /// How long a call may take, where that was given.
+    /// The time for a call, if given.
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout.map(Span::duration)
     }
 
-    /// How to print.
+    /// The form of output.
     pub fn format(&self) -> Format {
         self.output.unwrap_or_default()
     }
 
-    /// A client for these.
+    /// A client with these options.
     pub fn client(&self) -> Result<Client, Failure> {
         self.client_with(ClientOptions::default())
     }
 
-    /// The same; what is not given is as in `options`. Says on stderr, once, that no server answers, and why.
+    /// The same, with other defaults. One line on stderr tells that no server answers, and why.
     pub fn client_with(&self, options: ClientOptions) -> Result<Client, Failure> {
         let client = self.quiet_client(options)?;
-        let (endpoints, asking) = (self.endpoints(), client.clone());
+        let asking = client.clone();
         tokio::spawn(async move {
             let timeout = asking.options().timeout;
-            let line = match nobody_listens(endpoints, timeout).await {
-                None => nobody_answers(&asking, timeout).await,
-                line => line,
-            };
-            if let Some(line) = line {
+            if let Some(line) = nobody_answers(&asking, timeout).await {
                 say(&line);
             }
         });
         Ok(client)
     }
 
-    /// A client for these that says nothing by itself, for who draws on the terminal. What is not given is as in
-    /// `options`.
+    /// The same without that line, for commands that draw on the terminal.
     pub fn quiet_client(&self, options: ClientOptions) -> Result<Client, Failure> {
         let options = self.client_options(options)?;
         Ok(Client::connect_with(self.endpoints(), options)?)
     }
 
-    /// How a client for these connects. What is not given is as in `options`.
+    /// The options of such a client.
     pub fn client_options(&self, mut options: ClientOptions) -> Result<ClientOptions, Failure> {
         if let Some(timeout) = self.timeout() {
             options.timeout = timeout;
         }
-        let within = (Instant::now(), options.timeout);
-        options.token = self.token(within)?;
-        options.tls = self.tls(within)?;
+        options.token = self.token()?;
+        options.tls = self.tls()?;
         Ok(options)
     }
 
-    /// The variables for the files that were named: for a command that is to reach the same service.
+    /// The variables of the named files, for a command that reaches the same service.
     pub fn files(&self) -> Vec<(&'static str, String)> {
         let files = [
             (CA_VARIABLE, &self.ca),
@@ -182,37 +172,28 @@ impl Remote {
         ];
         let given = files.into_iter().filter_map(|(name, file)| {
             let file = named(file, name)?;
-            // Wherever that command changes to.
+            // In any working directory.
             let file = std::path::absolute(file).ok()?;
             Some((name, file.display().to_string()))
         });
         given.collect()
     }
 
-    /// `within` is for the file system, and from when on.
-    fn token(&self, within: (Instant, Duration)) -> Result<Option<Token>, Failure> {
+    fn token(&self) -> Result<Option<Token>, Failure> {
         let file = named(&self.token_file, TOKEN_FILE_VARIABLE);
-        let whence = match &file {
-            Some(_) => whence(&self.token_file, "--token-file", TOKEN_FILE_VARIABLE),
-            None => TOKEN_VARIABLE,
-        };
-        let token = match (file, variable(TOKEN_VARIABLE)) {
+        let (whence, token) = match (file, variable(TOKEN_VARIABLE)) {
             (Some(file), _) => {
-                let read = file.clone();
-                let reading = move || Token::from_file(read);
-                in_time(&file, within, reading).map_err(|why| at_file(whence, &file, &why))?
+                let whence = whence(&self.token_file, "--token-file", TOKEN_FILE_VARIABLE);
+                (whence, Token::from_file(file))
             }
-            (None, Some(text)) => Token::from_text(&text),
+            (None, Some(text)) => (TOKEN_VARIABLE, Token::from_text(&text)),
             (None, None) => return Ok(None),
         };
-        match token {
-            Ok(token) => Ok(Some(token)),
-            Err(error) => Err(Failure::usage(format!("{whence}: {error}"))),
-        }
+        let token = token.map_err(|error| Failure::usage(format!("{whence}: {error}")))?;
+        Ok(Some(token))
     }
 
-    /// `within` is for the file system, and from when on.
-    fn tls(&self, within: (Instant, Duration)) -> Result<Option<Tls>, Failure> {
+    fn tls(&self) -> Result<Option<Tls>, Failure> {
         let ca = named(&self.ca, CA_VARIABLE);
         let certificate = named(&self.certificate, CERTIFICATE_VARIABLE);
         let key = named(&self.certificate_key, KEY_VARIABLE);
@@ -235,27 +216,11 @@ impl Remote {
                 return alone(of_key, what, "--certificate", CERTIFICATE_VARIABLE);
             }
         };
-        let mut files: Vec<_> = ca.iter().map(|ca| (of_ca, ca.clone())).collect();
-        if let Some((certificate, key)) = own.clone() {
-            files.extend([(of_certificate, certificate), (of_key, key)]);
-        }
-        let Some((_, first)) = files.first() else {
-            return Ok(None);
+        let read = match (ca, own) {
+            (None, None) => return Ok(None),
+            (Some(ca), own) => Tls::from_files(ca, own),
+            (None, own) => Tls::from_system(own),
         };
-        let read = in_time(first, within, move || match ca {
-            Some(ca) => Tls::from_files(ca, own),
-            None => Tls::from_system(own),
-        });
-        let read = read.map_err(|why| {
-            // The one that hangs still does.
-            let hangs = |(_, file): &&(&str, PathBuf)| {
-                let read = file.clone();
-                let reading = move || read_regular(&read, SMALL_FILE_BYTES_MAX).map(drop);
-                in_time(file, (Instant::now(), FOUND_WITHIN), reading).is_err()
-            };
-            let (whence, file) = files.iter().find(hangs).unwrap_or(&files[0]);
-            at_file(whence, file, &why)
-        })?;
         let unusable = |error| {
             let (why, whence) = match error {
                 // A client has no CA of clients.
@@ -269,32 +234,7 @@ impl Remote {
     }
 }
 
-/// The client goes on trying for its whole timeout, since a server may be just starting: whoever waits
-/// for that is told at once. `None` where somebody listens, as far as that shows at once.
-async fn nobody_listens(endpoints: Vec<String>, timeout: Duration) -> Option<String> {
-    for endpoint in &endpoints {
-        let connected = match endpoint.strip_prefix("unix:") {
-            Some(path) => UnixStream::connect(path).await.map(drop),
-            None => {
-                let (_, address) = endpoint.split_once("://").unwrap_or(("", endpoint));
-                let address = address.trim_end_matches('/');
-                TcpStream::connect(address).await.map(drop)
-            }
-        };
-        match connected.map_err(|error| error.kind()) {
-            Err(io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {}
-            // It answers, or what is wrong takes its time to show.
-            Ok(_) | Err(_) => return None,
-        }
-    }
-    Some(format!(
-        "nobody listens on {} (is `fermata serve` running there?); trying for {}",
-        endpoints.join(", "),
-        Span::from_duration(timeout)
-    ))
-}
-
-/// Why no server has answered this client, once that has lasted for a second.
+/// The reason why no server answers, after a second without an answer.
 async fn nobody_answers(client: &Client, timeout: Duration) -> Option<String> {
     let failed = async {
         loop {
@@ -325,13 +265,13 @@ fn parse_timeout(text: &str) -> Result<Span, String> {
     }
 }
 
-/// What an option, or else a variable, names.
+/// The value of an option, or else of a variable.
 fn named(option: &Option<PathBuf>, name: &str) -> Option<PathBuf> {
     let of_variable = || variable(name).map(PathBuf::from);
     option.clone().or_else(of_variable)
 }
 
-/// Which of both it was.
+/// The name of the option or of the variable.
 fn whence(given: &Option<PathBuf>, option: &'static str, variable: &'static str) -> &'static str {
     match given {
         Some(_) => option,
@@ -339,29 +279,7 @@ fn whence(given: &Option<PathBuf>, option: &'static str, variable: &'static str)
     }
 }
 
-fn at_file(whence: &str, file: &Path, why: &str) -> Failure {
-    Failure::usage(format!("{whence}: {}: {why}", file.display()))
-}
-
-/// What the reading of a file gives; fails where that takes too long, counted from `begun`.
-fn in_time<T: Send + 'static>(
-    file: &Path,
-    (begun, within): (Instant, Duration),
-    read: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, String> {
-    let left = within.saturating_sub(begun.elapsed());
-    fermata_files::in_time(file, left, read).map_err(|error| match error {
-        InTimeError::TooLate => {
-            let within = Span::from_duration(within);
-            format!(
-                "it could not be read within {within} (--timeout), as where its file system hangs"
-            )
-        }
-        InTimeError::NoThread(_) => error.to_string(),
-    })
-}
-
-/// Who runs this, for labels: `user@host`.
+/// The label of the user of this command: `user@host`.
 pub fn who() -> String {
     let user = variable("USER").or_else(|| variable("LOGNAME"));
     let host = nix::unistd::gethostname()

@@ -11,12 +11,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Span(Duration);
 
-/// Why a text is no span.
+/// A malformed span.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no span of time; write a number with its unit: 500ms, 10s, 1m30s or 2h")]
 pub struct SpanError(String);
 
-/// Largest first, so that the shortest text comes out; `ms` stands before `m` and `s` for parsing.
+/// `ms` stands before `m` and `s` for parsing.
 const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("ms", 1), ("m", 60_000), ("s", 1_000)];
 
 impl Span {
@@ -30,7 +30,7 @@ impl Span {
         Span(Duration::from_millis(ms))
     }
 
-    /// A span of the standard library, without what is below a millisecond.
+    /// A span of the standard library, in whole milliseconds.
     pub fn from_duration(span: Duration) -> Span {
         let ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         Span(Duration::from_millis(ms))
@@ -52,8 +52,8 @@ impl FromStr for Span {
     }
 }
 
-/// The milliseconds of a text; `None` where it is malformed or too large. Each unit once at most,
-/// larger ones first; a bare number other than 0 has no unit and is refused.
+/// The milliseconds of a text; `None` if it is malformed or too large. Each unit stands once at most, larger ones first. Of numbers
+/// without a unit only 0 is allowed.
 fn parse_ms(text: &str) -> Option<u64> {
     if text == "0" {
         return Some(0);

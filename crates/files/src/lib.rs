@@ -1,6 +1,5 @@
-//! Reads small files whole, with a bound: tokens, rules, certificates, keys, values; and again while they are used.
+//! Bounded reads of small files: tokens, rules, certificates, keys, values. Files in use are reloaded.
 
-mod in_time;
 mod reloading;
 
 use std::fs::{self, File, OpenOptions};
@@ -10,13 +9,12 @@ use std::path::Path;
 
 use nix::fcntl::OFlag;
 
-pub use in_time::{InTimeError, in_time};
 pub use reloading::ReloadingFile;
 
-/// How large a file of tokens, rules, certificates or a key may be, in bytes.
+/// The size limit of a file of tokens, rules, certificates or a key, in bytes.
 pub const SMALL_FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Why a file was not read. For people, and without its name.
+/// Why a file was not read; for people, without its name.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The operating system refused it.
@@ -36,19 +34,18 @@ pub enum ReadError {
     NotText,
 }
 
-/// Reads a file that may be anything that ends: a pipe that nobody writes to is waited for, for ever.
+/// Reads a file of any kind with an end. A pipe without a writer blocks for ever.
 pub fn read(file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
     read_to_end(File::open(file)?, max)
 }
 
-/// Reads a file that is read again and again. A pipe would have the next reader wait, and a device may have no end: they are
-/// refused.
+/// Reads a file that is read repeatedly. Pipes (the next read would block) and devices (without an end) are refused.
 pub fn read_regular(file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
     // Some devices do something when they are opened.
     if !fs::metadata(file)?.is_file() {
         return Err(ReadError::NotRegular);
     }
-    // A pipe that was put there meanwhile.
+    // A pipe may have replaced it meanwhile.
     let opened = OpenOptions::new()
         .read(true)
         .custom_flags(OFlag::O_NONBLOCK.bits())
@@ -59,7 +56,7 @@ pub fn read_regular(file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
     }
 }
 
-/// Reads what is left of a stream, and at most a byte more than it may hold.
+/// Reads the rest of a stream, and at most a byte more than `max`.
 pub fn read_to_end(from: impl Read, max: u64) -> Result<Vec<u8>, ReadError> {
     let mut bytes = Vec::new();
     from.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -69,7 +66,7 @@ pub fn read_to_end(from: impl Read, max: u64) -> Result<Vec<u8>, ReadError> {
     }
 }
 
-/// What was read, where it is text.
+/// Text of bytes that were read.
 pub fn text(bytes: Vec<u8>) -> Result<String, ReadError> {
     String::from_utf8(bytes).map_err(|_| ReadError::NotText)
 }

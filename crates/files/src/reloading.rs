@@ -1,41 +1,43 @@
-//! Files that are read again while they are used. A file system that hangs holds up nobody for long: each read has a thread of
-//! its own, one at a time, and the previous version stays in use.
+//! Files that are reloaded while in use. A file system that hangs delays no caller for long: one read at a time has its own
+//! thread, and the previous version stays in use.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long callers wait for a read, counted from its begin.
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+/// Callers wait this long for a read, counted from its begin.
 const READ_WITHIN: Duration = Duration::from_millis(100);
-/// A read that takes longer is said to hang.
+/// A longer read hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(1);
 
-/// The newest version of what some files hold that could be read. Clones share it.
+/// The newest readable version of some files. Clones share it.
 pub struct ReloadingFile<T>(Arc<Shared<T>>);
 
 struct Shared<T> {
-    /// For people: the token, the certificates.
+    /// The name for people, such as "the token".
     what: &'static str,
     read: Box<dyn Fn() -> Result<T, String> + Send + Sync>,
     state: Mutex<State<T>>,
-    /// Notified when a read ends.
+    /// Notified at the end of a read.
     was_read: Condvar,
 }
 
 struct State<T> {
     value: T,
-    /// When the read began that ended last.
+    /// The begin of the last read that ended.
     as_of: Instant,
-    /// When the read began that goes on.
+    /// The begin of the read in progress.
     began: Option<Instant>,
-    /// Why the last read failed.
+    /// The failure of the last read.
     failure: Option<String>,
-    /// The log says of the present read that it hangs.
+    /// The hang of the present read is in the log.
     is_hang_logged: bool,
 }
 
 impl<T: Clone + Send + 'static> ReloadingFile<T> {
-    /// `value` is what `read` gave at the start.
+    /// `value` is the version at the start.
     pub fn new(
         what: &'static str,
         value: T,
@@ -55,84 +57,70 @@ impl<T: Clone + Send + 'static> ReloadingFile<T> {
         }))
     }
 
-    /// The version that the files have now, or had `no_older` ago at most; the previous one where they cannot be read in time.
-    /// Blocks for 200 ms at most, and for each read that hangs once.
+    /// The present version, or one that was read `no_older` ago at most; the previous version if a read fails or takes too long.
+    /// Blocks for 200 ms at most. A read that hangs delays callers once.
     pub fn value(&self, no_older: Duration) -> T {
         let asked = Instant::now();
         let is_fresh = |state: &State<T>| state.as_of + no_older > asked;
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         if !is_fresh(&state) {
-            // A read that goes on may have begun before the files changed.
-            state = self.0.wait(state);
+            // A read in progress may have begun before the files changed.
+            self.0.wait(&mut state);
         }
         if !is_fresh(&state) {
             if state.began.is_none() {
-                state = self.begin(state);
+                self.begin(&mut state);
             }
-            state = self.0.wait(state);
+            self.0.wait(&mut state);
         }
         let hangs = state.hangs_for().is_some();
         if hangs && !std::mem::replace(&mut state.is_hang_logged, true) {
             let what = self.0.what;
             tracing::warn!(
-                "{what}: a file cannot be read, as where its file system hangs; keeping the previous version"
+                "{what}: a read takes too long, as on a file system that hangs; keeping the previous version"
             );
         }
         state.value.clone()
     }
 
-    /// Why the files could not be read last, or that a read hangs.
+    /// The failure of the last read, or of a read that hangs.
     pub fn failure(&self) -> Option<String> {
-        let state = self.0.lock();
+        let state = self.0.state.lock();
         match state.hangs_for() {
             Some(span) => Some(format!("a read of it goes on for {} s", span.as_secs())),
             None => state.failure.clone(),
         }
     }
 
-    fn begin<'a>(&'a self, mut state: MutexGuard<'a, State<T>>) -> MutexGuard<'a, State<T>> {
+    fn begin(&self, state: &mut State<T>) {
         let began = Instant::now();
         state.began = Some(began);
-        drop(state);
         let shared = Arc::clone(&self.0);
         let thread = std::thread::Builder::new().name("files".to_owned());
         let spawned = thread.spawn(move || {
             let came = catch_unwind(AssertUnwindSafe(|| (shared.read)()));
-            shared.end(
-                began,
-                came.unwrap_or_else(|_| Err("the read panicked".to_owned())),
-            );
+            let came = came.unwrap_or_else(|_| Err("the read panicked".to_owned()));
+            shared.end(&mut shared.state.lock(), began, came);
         });
         if let Err(error) = spawned {
-            self.0.end(
-                began,
-                Err(format!("there is no thread to read it: {error}")),
-            );
+            let came = Err(format!("there is no thread to read it: {error}"));
+            self.0.end(state, began, came);
         }
-        self.0.lock()
     }
 }
 
 impl<T> Shared<T> {
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Until the end of the read in progress, or of its time.
+    fn wait(&self, state: &mut MutexGuard<'_, State<T>>) {
+        let Some(began) = state.began else { return };
+        self.was_read.wait_while_for(
+            state,
+            |state| state.began == Some(began),
+            READ_WITHIN.saturating_sub(began.elapsed()),
+        );
     }
 
-    /// Until the read that goes on has ended, or had its time.
-    fn wait<'a>(&self, state: MutexGuard<'a, State<T>>) -> MutexGuard<'a, State<T>> {
-        let began = state.began;
-        let left = began.map(|began| READ_WITHIN.saturating_sub(began.elapsed()));
-        let Some(left) = left.filter(|left| !left.is_zero()) else {
-            return state;
-        };
-        let waited = self
-            .was_read
-            .wait_timeout_while(state, left, |state| state.began == began);
-        waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    fn end(&self, began: Instant, came: Result<T, String>) {
-        let mut state = self.lock();
+    fn end(&self, state: &mut State<T>, began: Instant, came: Result<T, String>) {
         state.began = None;
         state.as_of = began;
         state.is_hang_logged = false;
@@ -149,7 +137,6 @@ impl<T> Shared<T> {
                 state.failure = Some(error);
             }
         }
-        drop(state);
         self.was_read.notify_all();
     }
 }
@@ -185,7 +172,7 @@ mod tests {
         let count = Arc::clone(&begun);
         let read = move || {
             count.fetch_add(1, Ordering::Relaxed);
-            fed.lock().unwrap().recv().unwrap_or(Ok(0))
+            fed.lock().recv().unwrap_or(Ok(0))
         };
         (feed, begun, ReloadingFile::new("a test", 1, read))
     }

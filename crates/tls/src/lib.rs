@@ -1,5 +1,4 @@
-//! What TLS on any way needs: certificates from files, the cryptography, and what a refusal means. Who is trusted is
-//! said where the way is.
+//! Shared by all uses of TLS: certificates from files, the cryptography, the meaning of refusals. Trust decisions are elsewhere.
 
 mod sniffed;
 
@@ -15,13 +14,13 @@ use rustls::{CertificateError, Error, OtherError, RootCertStore};
 
 pub use sniffed::Sniffed;
 
-/// Which file cannot be used, by its setting, and why.
+/// An unusable file, by its setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FileError {
-    /// Who is trusted.
+    /// The CAs of servers.
     #[error("ca_file: {0}")]
     Ca(String),
-    /// Which clients are trusted.
+    /// The CAs of clients.
     #[error("client_ca_file: {0}")]
     ClientCa(String),
     /// The certificate.
@@ -32,7 +31,7 @@ pub enum FileError {
     Key(String),
 }
 
-/// Named, so that a second provider that is linked one day changes nothing.
+/// Explicit: a second linked provider would change nothing.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
@@ -42,7 +41,7 @@ pub fn unusable(error: Error) -> String {
     format!("TLS cannot be set up: {error}")
 }
 
-/// Those who may have signed; else what is wrong with the file.
+/// The CAs of a file.
 pub fn authorities(file: &Path) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(file)? {
@@ -52,7 +51,7 @@ pub fn authorities(file: &Path) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// One at least.
+/// The certificates of a file, one at least.
 pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let unusable = |error: pem::Error| unusable_pem(file, "certificate", &error);
     let pem = read(file)?;
@@ -89,10 +88,10 @@ fn unusable_pem(file: &Path, what: &str, error: &pem::Error) -> String {
     }
 }
 
-/// Who has signed the certificate of the other side, where a file names that.
+/// The signer of the other side's certificate, if a file names it.
 pub const NAMED_CA: &str = "the CA that was named";
 
-/// Why a connection to `whom` broke, where TLS is the reason. It was to show a certificate that `signer` signed.
+/// The reason of TLS for a broken connection to `whom`, whose certificate `signer` must have signed.
 pub fn distrust(error: &io::Error, whom: &str, signer: &str) -> Option<String> {
     let error = error.get_ref()?.downcast_ref::<Error>()?;
     Some(match error {
@@ -124,11 +123,11 @@ pub fn distrust(error: &io::Error, whom: &str, signer: &str) -> Option<String> {
 }
 
 fn is_of_a_ca(error: &OtherError) -> bool {
-    // The library has no other way to say it.
+    // The library has no type for it.
     error.to_string().contains("CaUsedAsEndEntity")
 }
 
-/// Whether that is how TLS begins, with an alert or a handshake. HTTP/2 begins with neither, on no side.
+/// Whether a first byte is of TLS: of an alert or a handshake. HTTP/2 begins with neither.
 pub fn is_begun_by(byte: u8) -> bool {
     matches!(byte, 0x15 | 0x16)
 }

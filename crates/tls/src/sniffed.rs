@@ -1,4 +1,4 @@
-//! A connection on which TLS is not spoken here, and may be at the other end.
+//! A connection without TLS whose other end may speak TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -8,15 +8,15 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::is_begun_by;
 
-/// What is read, and with the first bytes whether the other side speaks TLS: to words that are none it answers with an alert.
+/// A reader that tells with its first bytes whether the other side speaks TLS: it answers other bytes with an alert.
 pub struct Sniffed<R, F> {
     read: R,
-    /// Hears that once; an error is the end of the connection.
+    /// Called once; an error ends the connection.
     hear: Option<F>,
 }
 
 impl<R, F> Sniffed<R, F> {
-    /// `hear` is called with the first bytes: whether they are of TLS.
+    /// `hear` is called once with the first bytes: whether they are of TLS.
     pub fn new(read: R, hear: F) -> Sniffed<R, F> {
         let hear = Some(hear);
         Sniffed { read, hear }

@@ -1,20 +1,13 @@
-//! `fermata explain`: what the reasons of refusals and lost locks mean, and what to do.
+//! `fermata explain`: the reasons of refusals and lost locks, and what to do.
 
-use std::io::{self, IsTerminal as _};
-
-use fermata_command::output::{Format, padded, print_json, print_text, width};
+use fermata_command::output::{Format, print_json, print_text};
 use fermata_command::{Failure, exit};
 use serde_json::json;
 
-/// All of them, a section each.
+/// A section for each reason.
 const REASONS: &str = include_str!("reasons.md");
 
-/// How wide text is made, as help is.
-const COLUMNS: usize = 80;
-/// And so much of it names are.
-const NAME_COLUMNS: usize = 18;
-
-/// How each section begins.
+/// The start of a section.
 const HEADING: &str = "\n## ";
 
 const HELP: &str = "\
@@ -25,7 +18,7 @@ Examples:
   fermata explain EXPIRED
   fermata explain never-issued";
 
-/// Explain a reason that the service gave: what happened, what was done, what to do
+/// Explain a reason of the service: what happened, what was done, what to do
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
@@ -38,51 +31,25 @@ pub struct Args {
     output: Option<Format>,
 }
 
-/// One reason.
+/// A reason with its explanation.
 struct Explained {
     name: &'static str,
-    /// What happened, what was done, and what to do; each a paragraph.
+    /// Three paragraphs: what happened, what was done, what to do.
     text: &'static str,
 }
 
 impl Explained {
-    /// What happened, on one line.
+    /// The first paragraph, in one line.
     fn happened(&self) -> String {
         let paragraph = self.text.split("\n\n").next().unwrap_or_default();
         paragraph.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
-    /// Without what marks it up.
+    /// Without its markup.
     fn plain(&self) -> String {
-        let plain = self.text.replace("**", "").replace('`', "");
-        let paragraphs = plain.split("\n\n").map(|text| wrapped(text, 0));
-        let text = paragraphs.collect::<Vec<_>>().join("\n\n");
+        let text = self.text.replace("**", "").replace('`', "");
         format!("{}\n\n{text}\n", self.name)
     }
-}
-
-/// The words in lines of [`COLUMNS`] at most, all but the first after `indent` blanks.
-fn wrapped(text: &str, indent: usize) -> String {
-    let mut lines = String::new();
-    let mut column = indent;
-    for (number, word) in text.split_whitespace().enumerate() {
-        let fits = column + 1 + width(word) <= COLUMNS;
-        match (number, fits) {
-            (0, _) => {}
-            (_, true) => {
-                lines.push(' ');
-                column += 1;
-            }
-            (_, false) => {
-                lines.push('\n');
-                lines.push_str(&" ".repeat(indent));
-                column = indent;
-            }
-        }
-        lines.push_str(word);
-        column += width(word);
-    }
-    lines
 }
 
 fn reasons() -> impl Iterator<Item = Explained> {
@@ -124,15 +91,8 @@ fn list(format: Format) -> Result<(), Failure> {
             print_json(&json!({ "reasons": all.collect::<Vec<_>>() }))?;
         }
         Format::Text => {
-            // Elsewhere a line each, for `grep`.
-            let is_read = io::stdout().is_terminal();
-            let lines = reasons().map(|reason| {
-                let happened = match is_read {
-                    true => wrapped(&reason.happened(), NAME_COLUMNS + 1),
-                    false => reason.happened(),
-                };
-                format!("{} {happened}\n", padded(reason.name, NAME_COLUMNS))
-            });
+            let lines =
+                reasons().map(|reason| format!("{:18} {}\n", reason.name, reason.happened()));
             print_text(&lines.collect::<String>())?;
         }
     }

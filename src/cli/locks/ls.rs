@@ -1,4 +1,4 @@
-//! `fermata locks ls`: the keys that somebody holds or waits for.
+//! `fermata locks ls`: the held keys.
 
 use std::time::SystemTime;
 
@@ -6,7 +6,7 @@ use fermata_command::output::{Format, colour, print_json, print_text, say};
 use fermata_command::{Failure, Remote};
 use fermata_proto as proto;
 
-use super::{IDENTITY, age, durability, lease_left, parse_count, short, with_identities};
+use crate::cli::cells::{IDENTITY, age, durability, lease_left, parse_count, short, table_of};
 use crate::cli::views;
 
 const HELP: &str = "\
@@ -50,7 +50,7 @@ pub struct Args {
 pub async fn run(args: Args) -> Result<(), Failure> {
     let client = args.remote.client()?;
     let table = args.remote.table();
-    // One more shows whether there are more.
+    // One more tells whether the list is cut.
     let asked = args.limit.saturating_add(1);
     let mut locks = client
         .list_locks(&table, &args.prefix, args.contended, asked)
@@ -96,15 +96,15 @@ fn list(locks: &[proto::LockSummary], now: SystemTime, colour: bool) -> String {
             holder.name,
         ]
     });
-    with_identities(&columns, rows.collect()).render(colour)
+    table_of(&columns, rows.collect()).render(colour)
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
-    use super::super::tests::holder;
     use super::*;
+    use crate::cli::cells::tests::holder;
 
     #[test]
     fn a_list_tells_who_holds_where_and_how_many_wait() {

@@ -7,7 +7,7 @@ use fermata_command::output::{Format, Table, colour, one_line, padded, print_jso
 use fermata_command::{Failure, Remote};
 use fermata_proto as proto;
 
-use super::{IDENTITY, age, durability, lease_left, with_identities};
+use crate::cli::cells::{IDENTITY, age, durability, lease_left, table_of};
 use crate::cli::views;
 use crate::lock::EntryName;
 
@@ -84,11 +84,11 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An entry says which table it is of.
+/// Refuses a --table that differs from the table of the entry.
 fn refuse_another_table(entry: &EntryName, given: Option<&str>) -> Result<(), Failure> {
     match given {
         Some(table) if table != entry.table.as_str() => Err(Failure::usage(format!(
-            "{entry} is of the table {}, and not of --table {table}; name a key that reads so by --key",
+            "{entry} is of the table {}, not of --table {table}; a key of this form is given by --key",
             entry.table
         ))),
         _ => Ok(()),
@@ -99,7 +99,7 @@ fn line(name: &str, value: &str) -> String {
     format!("{}{}\n", padded(&format!("{name}:"), 21), one_line(value))
 }
 
-/// What became of the entry that was asked for.
+/// The state of the requested entry.
 fn described_entry(lock: &proto::DescribeLockResponse, name: &str) -> String {
     let is_in = |queue: &[proto::QueueEntry]| queue.iter().any(|entry| entry.name == name);
     let what = if is_in(&lock.holders) {
@@ -127,11 +127,11 @@ fn describe(lock: &proto::DescribeLockResponse, now: SystemTime, colour: bool) -
         0 => line("Last fencing token", "none: never locked"),
         token => line("Last fencing token", &token.to_string()),
     }
-    // For one who holds it that was done before it was granted the lock, though the mark stays until its release.
+    // The value was rewritten before the grant of a holder, though the mark stays until its release.
     if lock.unsynced && lock.holders.is_empty() {
         line(
             "Unsynced",
-            "the last holder went without a clean release: the value is rewritten before the next grant",
+            "the last holder ended without a clean release: the value is rewritten before the next grant",
         );
     }
     if lock.holders.is_empty() && lock.waiters.is_empty() {
@@ -199,10 +199,10 @@ fn entries(lock: &proto::DescribeLockResponse, now: SystemTime) -> Table {
             durability(entry),
         ]
     });
-    with_identities(&columns, rows.collect())
+    table_of(&columns, rows.collect())
 }
 
-/// Who serves the key, and where that takes calls, as far as it is known to live.
+/// The home of the key, with its address if it is known to live.
 fn home(home: Option<&proto::KeyHome>) -> String {
     match home {
         None => "none yet".to_owned(),
@@ -217,7 +217,7 @@ fn source(lock: &proto::DescribeLockResponse) -> &'static str {
     match (&lock.home, lock.from_row) {
         (None, _) => "its row",
         (Some(_), false) => "the memory of its home",
-        (Some(_), true) => "its row only: what the home may know beside it is not shown",
+        (Some(_), true) => "its row only, without the memory of its home",
     }
 }
 
@@ -225,8 +225,8 @@ fn source(lock: &proto::DescribeLockResponse) -> &'static str {
 mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
-    use super::super::tests::holder;
     use super::*;
+    use crate::cli::cells::tests::holder;
 
     fn key_home(address: &str) -> Option<proto::KeyHome> {
         Some(proto::KeyHome {

@@ -1,62 +1,27 @@
-//! A replica on Cassandra: started once the cluster can be reached and its tables are there.
+//! The start of a replica on Cassandra, as soon as the cluster and its tables are there.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cli::cluster::{self, SettingsError};
 use crate::clock::{Clock as _, SystemClock};
 use crate::config::Config;
-use crate::engine::{Engine, EngineError, EngineOptions};
+use crate::engine::{Engine, EngineOptions};
 use crate::lock::NameHash;
 use crate::log_throttle::LogThrottle;
 use crate::store::Store;
 use crate::store::cassandra::health::{Finding, Weight};
-use crate::store::cassandra::schema::{Schema, SchemaError};
+use crate::store::cassandra::schema::Schema;
 use crate::store::cassandra::{CassandraOpenError, CassandraOptions, CassandraStore};
 
-/// The first pause between two tries to start.
-const PAUSE_MIN: Duration = Duration::from_millis(500);
-/// The longest.
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// The pause between two tries to start.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
 
-/// Why a try to start failed, and the command that puts it right, where there is one. What is wrong outside may be
-/// put right while this process waits.
-#[derive(Debug, thiserror::Error)]
-#[error("{why}{repair}")]
-pub struct NotYet {
-    why: Why,
-    repair: String,
-}
-
-#[derive(Debug)]
-enum Why {
-    Open(CassandraOpenError),
-    Check(SchemaError),
-    Wrong(Vec<Finding>),
-    Engine(EngineError),
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Why::Open(error) => error.fmt(f),
-            Why::Check(error) => error.fmt(f),
-            Why::Wrong(findings) => {
-                let words = |one: &Finding| format!("{}: {}", one.what, one.remedy);
-                let all: Vec<String> = findings.iter().map(words).collect();
-                f.write_str(&all.join("; "))
-            }
-            Why::Engine(error) => error.fmt(f),
-        }
-    }
-}
-
-/// What is to be started once the cluster is there.
+/// A replica that waits for its cluster.
 pub struct Starting {
     options: CassandraOptions,
     schema: Schema,
-    /// The command that makes the tables.
+    /// The command to make the tables.
     apply: String,
 }
 
@@ -82,7 +47,7 @@ impl Starting {
         })
     }
 
-    /// Where the data is, in words.
+    /// The place of the data, in words.
     pub fn location(&self) -> String {
         format!(
             "data in the keyspace {} of {} (Cassandra)",
@@ -91,16 +56,11 @@ impl Starting {
         )
     }
 
-    /// Starts the engine, trying for as long as this is polled. `engine_options` makes those of an engine on
-    /// the store.
+    /// Tries to start the engine for as long as this is polled. `engine_options` makes its options.
     pub async fn run(&self, engine: &Engine, engine_options: impl Fn(Store) -> EngineOptions) {
-        let mut pause = PAUSE_MIN;
         let log_throttle = LogThrottle::default();
-        loop {
-            let Err(why) = self.once(engine, &engine_options).await else {
-                return;
-            };
-            if let Some(times) = log_throttle.met(SystemClock.boot(), &why.to_string()) {
+        while let Err(why) = self.once(engine, &engine_options).await {
+            if let Some(times) = log_throttle.met(SystemClock.boot(), &why) {
                 tracing::warn!(
                     contact_points = self.options.contact_points.join(","),
                     keyspace = %self.options.keyspace,
@@ -108,45 +68,38 @@ impl Starting {
                     "cannot start yet: {why}"
                 );
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            tokio::time::sleep(RETRY_EVERY).await;
         }
     }
 
-    /// Starts the engine, or says why that cannot be.
+    /// Starts the engine, or returns the reason why not.
     async fn once(
         &self,
         engine: &Engine,
         engine_options: &impl Fn(Store) -> EngineOptions,
-    ) -> Result<(), NotYet> {
-        let tried = self.tried(engine, engine_options).await;
-        tried.map_err(|why| NotYet {
-            repair: self.repair(&why),
-            why,
-        })
-    }
-
-    async fn tried(
-        &self,
-        engine: &Engine,
-        engine_options: &impl Fn(Store) -> EngineOptions,
-    ) -> Result<(), Why> {
+    ) -> Result<(), String> {
         let opened = CassandraStore::open(self.options.clone()).await;
-        let store = opened.map_err(Why::Open)?;
-        // By the same connection: to make another one takes as long again where a node hangs.
-        let found = store.check(&self.options, &self.schema, &self.apply);
+        let store = opened.map_err(|error| match error {
+            CassandraOpenError::NoSchema { .. } => {
+                format!("{error} ({} --replication DATACENTER=3)", self.apply)
+            }
+            error => error.to_string(),
+        })?;
+        // By the same connection: another one takes as long again if a node hangs.
+        let found = store.check(&self.options, &self.schema, &self.apply).await;
+        let found = found.map_err(|error| error.to_string())?;
         let (wrong, others): (Vec<Finding>, Vec<Finding>) = found
-            .await
-            .map_err(Why::Check)?
             .into_iter()
             .partition(|one| one.weight == Weight::Wrong);
         if !wrong.is_empty() {
-            return Err(Why::Wrong(wrong));
+            let words = |one: &Finding| format!("{}: {}", one.what, one.remedy);
+            return Err(wrong.iter().map(words).collect::<Vec<_>>().join("; "));
         }
-        store.agree_on_majority().await.map_err(Why::Open)?;
+        let agreed = store.agree_on_majority().await;
+        agreed.map_err(|error| error.to_string())?;
         let store = Arc::new(store);
         let begun = engine.begin(engine_options(store.store())).await;
-        begun.map_err(Why::Engine)?;
+        begun.map_err(|error| error.to_string())?;
         let tables = self.schema.tables.clone();
         tokio::spawn(async move { store.prepare_ahead(&tables).await });
         for one in others {
@@ -154,36 +107,14 @@ impl Starting {
         }
         Ok(())
     }
-
-    /// The command that puts it right, where there is one.
-    fn repair(&self, why: &Why) -> String {
-        let apply = match why {
-            Why::Open(CassandraOpenError::NoSchema { .. }) => true,
-            Why::Open(
-                CassandraOpenError::Settings(_)
-                | CassandraOpenError::Refused(_)
-                | CassandraOpenError::Unreachable(_)
-                | CassandraOpenError::OtherSchema { .. }
-                | CassandraOpenError::OtherMajority { .. },
-            )
-            // Its findings name the commands.
-            | Why::Wrong(_)
-            | Why::Check(_)
-            | Why::Engine(_) => false,
-        };
-        match apply {
-            true => format!(" ({} --replication DATACENTER=3)", self.apply),
-            false => String::new(),
-        }
-    }
 }
 
-/// Which node a replica of this name prefers: by its text, and the sum of the numbers in it. So replicas which are numbered, or
-/// share a host and have consecutive ports, prefer each another one.
+/// The preferred node of a replica of this name: by its text, and the sum of its numbers. So numbered replicas, and replicas on
+/// consecutive ports of a host, prefer different nodes.
 fn preferred_node(name: &str) -> u64 {
     let text = name.bytes().filter(|sign| !sign.is_ascii_digit());
     let numbers = name.split(|sign: char| !sign.is_ascii_digit());
-    // Of one that is too long for a number its last digits count.
+    // The last digits of a number that is too long.
     let number = |text: &str| {
         let last = text.len().saturating_sub(18);
         text[last..].parse::<u64>().unwrap_or_default()

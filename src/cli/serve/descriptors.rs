@@ -1,72 +1,43 @@
-//! File descriptors: as many as there may be connections, and some.
+//! File descriptors: the process needs one for each connection, and some more.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use crate::config::{Config, StoreKind};
-use crate::limits::Limits;
-use crate::server::PEER_CONNECTIONS_MAX;
+use crate::config::Config;
+use crate::limits::PEER_CONNECTIONS_MAX;
 
-/// What else needs some: the store, listeners, connections between replicas, the runtime …
-const OWN: u64 = 256;
-/// … and connections to the nodes of a cluster, and those of other replicas.
-const OF_CLUSTER: u64 = 512 + PEER_CONNECTIONS_MAX as u64;
+/// Descriptors beside connections of clients: connections of other replicas; and 768 for the store, the nodes of a cluster, listeners
+/// and the runtime.
+const OTHERS: u64 = 768 + PEER_CONNECTIONS_MAX as u64;
 
-/// There are fewer descriptors than connections that were asked for.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "limits.connections_max is {connections_max}, and this process may have {hard} file descriptors: there is room for {room} \
-     connections. Set it to that, or allow more descriptors ({need}: LimitNOFILE= of a unit, ulimit -n of a shell)"
-)]
-pub struct TooFewDescriptors {
-    connections_max: usize,
-    need: u64,
-    hard: u64,
-    room: u64,
-}
-
-/// Asks the system for enough descriptors. Where it has fewer and nobody asked for so many connections, there may be fewer. (Who
-/// sets the default cannot be told from who sets nothing.)
-pub fn provide(config: &mut Config) -> Result<(), TooFewDescriptors> {
-    let besides = match config.store.kind {
-        StoreKind::Embedded => OWN,
-        StoreKind::Cassandra => OWN + OF_CLUSTER,
-    };
-    let connections_max = config.limits.connections_max;
-    let connections = u64::try_from(connections_max).unwrap_or(u64::MAX);
-    let need = connections.saturating_add(besides);
+/// Raises the limit of descriptors as far as needed. If the system allows fewer, fewer connections are allowed.
+pub fn provide(config: &mut Config) {
     let (soft, hard) = match getrlimit(Resource::RLIMIT_NOFILE) {
         Ok(limits) => limits,
         Err(error) => {
             tracing::debug!(%error, "the limit of file descriptors was not read");
-            return Ok(());
+            return;
         }
     };
+    let connections = u64::try_from(config.limits.connections_max).unwrap_or(u64::MAX);
+    let need = connections.saturating_add(OTHERS);
     if soft >= need {
-        return Ok(());
+        return;
     }
-    let raised = setrlimit(Resource::RLIMIT_NOFILE, need.min(hard), hard);
-    let have = match raised {
+    let have = match setrlimit(Resource::RLIMIT_NOFILE, need.min(hard), hard) {
         Ok(()) => need.min(hard),
-        // A sandbox may forbid to ask.
+        // A sandbox may forbid it.
         Err(_) => soft,
     };
     if have >= need {
-        return Ok(());
+        return;
     }
-    let room = have.saturating_sub(besides).max(1);
-    if connections_max != Limits::default().connections_max {
-        return Err(TooFewDescriptors {
-            connections_max,
-            need,
-            hard: have,
-            room,
-        });
-    }
+    // Replicas and nodes are far fewer than their limits.
+    let room = have.saturating_sub(OTHERS).max(have / 2).min(connections);
     tracing::warn!(
         file_descriptors = have,
+        needed = need,
         connections_max = room,
-        "fewer connections than by default: there are too few file descriptors"
+        "too few file descriptors (LimitNOFILE= of a unit, ulimit -n of a shell): limits.connections_max is lowered"
     );
     config.limits.connections_max = usize::try_from(room).unwrap_or(usize::MAX);
-    Ok(())
 }

@@ -1,16 +1,16 @@
-//! What `serve` says on stdout. Programs read the first line.
+//! The lines of `serve` on stdout. Programs read the first one.
 
 use std::io::{self, Write as _};
 
 use crate::lock::ReplicaId;
 
-/// Where the client commands look unless told otherwise.
+/// The default endpoint of client commands.
 const CLIENT_DEFAULT: &str = "127.0.0.1:7450";
 
-/// How the address of a Unix socket begins.
+/// The start of the address of a Unix socket.
 const SOCKET: &str = "unix:";
 
-/// Where clients and other replicas are listened to.
+/// Prints the addresses for clients and other replicas.
 pub fn listening(addresses: &[String], sockets: &[String], peer_addresses: &[String]) {
     let clients = addresses
         .iter()
@@ -22,7 +22,7 @@ pub fn listening(addresses: &[String], sockets: &[String], peer_addresses: &[Str
     say(&clients.chain(replicas).collect::<String>());
 }
 
-/// Which store is used and which replica this is, and what to try where everybody may, at the first of these addresses.
+/// Prints the store and the replica; for an open service also two commands to try, at the first address.
 pub fn serving(location: &str, replica: ReplicaId, at: &[String], is_open: bool) {
     let mut text = format!("{location}\nreplica {replica}\n");
     if let Some(at) = at.first().filter(|_| is_open) {

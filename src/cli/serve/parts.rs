@@ -1,15 +1,17 @@
-//! The parts of a server, put together as the configuration says: listeners, store, engine, the way to others.
+//! The parts of a server, made from the configuration: listeners, protection, store, engine, client of other replicas.
 
+use std::fmt::Display;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use fermata_command::{Failure, exit};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
+use super::greeting;
 use super::reload::Watched;
-use super::{ServeError, greeting};
 use crate::access::Access;
 use crate::cli::cluster;
 use crate::cli::replica::Made;
@@ -19,26 +21,46 @@ use crate::engine::{Engine, NoPeers};
 use crate::server::{self, ClientTls, PeerClient, PeerSecret, PeerTls, Protection, ServerListener};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
 
-/// The listeners, and where they are.
+/// The configuration is not valid.
+pub fn misconfigured(error: impl Display) -> Failure {
+    Failure::new(exit::CONFIG, error.to_string())
+}
+
+/// The server failed.
+pub fn failed(error: impl Display) -> Failure {
+    Failure::new(exit::FAILED, error.to_string())
+}
+
+fn not_listening(error: impl Display) -> Failure {
+    Failure::new(exit::OS, error.to_string())
+}
+
+fn no_store(error: impl Display) -> Failure {
+    Failure::new(exit::UNAVAILABLE, error.to_string())
+}
+
+/// The listeners and their addresses.
 pub struct Net {
     pub listeners: Vec<ServerListener>,
-    /// Where clients reach those over TCP …
+    /// Of the listeners over TCP.
     pub addresses: Vec<String>,
-    /// … and the others.
+    /// Of the others.
     pub sockets: Vec<String>,
     pub peer_listeners: Vec<TcpListener>,
     pub peer_addresses: Vec<String>,
 }
 
 impl Net {
-    pub async fn bind(config: &Config) -> Result<Net, ServeError> {
+    pub async fn bind(config: &Config) -> Result<Net, Failure> {
         let (listeners, addresses) = listen(Some(&config.listen)).await?;
         let mut listeners: Vec<ServerListener> =
             listeners.into_iter().map(ServerListener::Tcp).collect();
         let mut sockets = Vec::new();
         for at in config.listen.all() {
             if let ListenAt::Socket(path) = at {
-                listeners.push(ServerListener::Unix(server::bind_socket(path).await?));
+                listeners.push(ServerListener::Unix(
+                    server::bind_socket(path).await.map_err(not_listening)?,
+                ));
                 sockets.push(at.to_string());
             }
         }
@@ -53,23 +75,20 @@ impl Net {
     }
 }
 
-/// Opens the listeners over TCP; with where they are.
-async fn listen(wanted: Option<&Listen>) -> Result<(Vec<TcpListener>, Vec<String>), ServeError> {
+/// Opens the listeners over TCP; with their addresses.
+async fn listen(wanted: Option<&Listen>) -> Result<(Vec<TcpListener>, Vec<String>), Failure> {
     let mut listeners = Vec::new();
     let mut addresses = Vec::new();
     for address in wanted.into_iter().flat_map(Listen::addresses) {
-        let listener = server::bind(address).await?;
-        let given = listener.local_addr().map_err(|source| ServeError::System {
-            what: "find out which port was given",
-            source,
-        })?;
+        let listener = server::bind(address).await.map_err(not_listening)?;
+        let given = listener.local_addr().map_err(not_listening)?;
         listeners.push(listener);
         addresses.push(given.to_string());
     }
     Ok((listeners, addresses))
 }
 
-/// How clients are served: encrypted, and known.
+/// The protection of clients: encryption, and the rules for known clients.
 pub struct Protected {
     pub tls: Option<ClientTls>,
     pub access: Access,
@@ -77,16 +96,17 @@ pub struct Protected {
 
 impl Protected {
     /// Reads the files that the configuration names.
-    pub fn new(config: &Config) -> Result<Protected, ServeError> {
+    pub fn new(config: &Config) -> Result<Protected, Failure> {
         let tls = config.tls.files().map(ClientTls::read).transpose();
-        let policy = config.auth.files().read(config.tls.knows_clients())?;
+        let policy = config.auth.files().read(config.tls.knows_clients());
+        let policy = policy.map_err(misconfigured)?;
         Ok(Protected {
-            tls: tls.map_err(ServeError::ClientTls)?,
+            tls: tls.map_err(|error| misconfigured(format!("tls.{error}")))?,
             access: Access::new(policy),
         })
     }
 
-    /// What is to be taken again when its files change.
+    /// The files to reload after changes.
     pub fn watched(&self, config: &Config, peers: Option<&PeerClient>) -> Vec<Watched> {
         let mut watched = Vec::new();
         if let (Some(tls), Some(files)) = (&self.tls, config.tls.files()) {
@@ -108,51 +128,49 @@ impl Protected {
     }
 }
 
-/// Says that clients are known and may do everything all the same.
+/// Warns if known clients may do everything.
 pub fn warn_where_rules_are_missing(config: &Config) {
     if config.tls.protection(&config.auth).login && config.auth.rules_file.is_none() {
         tracing::warn!(
-            "auth.rules_file is not set: each client that is known may end others' locks and take backups"
+            "auth.rules_file is not set: every known client may end the locks of others and take backups"
         );
     }
 }
 
-/// Says who else could come, where that was allowed in words.
+/// Warns if other machines reach the service without protection.
 pub fn warn_where_it_is_insecure(config: &Config) {
     let protection = config.tls.protection(&config.auth);
     if config.insecure && config.listen.addresses().any(|at| !at.ip().is_loopback()) {
         let open = match (protection.tls, protection.login) {
             (true, true) => return,
-            (true, false) => "whoever reaches it may do everything",
-            (false, true) => "whoever listens on the way reads all, tokens too",
-            (false, false) => {
-                "whoever reaches it may do everything, and whoever listens on the way reads all"
-            }
+            (true, false) => "every caller may do everything",
+            (false, true) => "the network can read everything, tokens too",
+            (false, false) => "every caller may do everything, and the network can read everything",
         };
         tracing::warn!("insecure is set: {open}");
     }
 }
 
-/// What the configuration names, read before anything is opened.
+/// The store of the configuration. Its files are read before anything is opened.
 pub enum Prepared {
     Embedded(EmbeddedOptions, PathBuf),
     Cassandra(Box<Starting>, Option<Arc<PeerClient>>),
 }
 
-/// What runs below the server.
+/// The running parts below the server.
 pub struct Started {
     pub engine: Engine,
     pub embedded: Option<Arc<EmbeddedStore>>,
     pub peers: Option<Arc<PeerClient>>,
-    /// What is left to do while it serves already.
+    /// The rest of the start, done while it serves.
     pub later: Pin<Box<dyn Future<Output = ()>>>,
 }
 
 impl Prepared {
-    pub fn new(config: &Config) -> Result<Prepared, ServeError> {
+    pub fn new(config: &Config) -> Result<Prepared, Failure> {
         Ok(match config.store.kind {
             StoreKind::Embedded => {
-                let directory = config.data_dir()?;
+                let directory = config.data_dir().map_err(misconfigured)?;
                 let options = EmbeddedOptions {
                     directory: directory.clone(),
                     cache_bytes: config.store.embedded.cache_bytes(),
@@ -162,11 +180,15 @@ impl Prepared {
             StoreKind::Cassandra => {
                 let client = match &config.peers.secret_file {
                     Some(path) => {
-                        let secret = PeerSecret::parse(&cluster::file("peers.secret_file", path)?)?;
+                        let secret = cluster::file("peers.secret_file", path)?;
+                        let secret = PeerSecret::parse(&secret).map_err(|error| {
+                            misconfigured(format!("peers.secret_file: {error}"))
+                        })?;
                         let client = PeerClient::new(secret, &config.limits);
                         let tls = config.peers.tls.files();
                         let tls = tls.map(|files| PeerTls::read(&files)).transpose();
-                        let tls = tls.map_err(ServeError::PeerTls)?;
+                        let tls =
+                            tls.map_err(|error| misconfigured(format!("peers.tls.{error}")))?;
                         Some(Arc::new(match tls {
                             Some(tls) => client.with_tls(tls),
                             None => client,
@@ -179,17 +201,19 @@ impl Prepared {
         })
     }
 
-    /// Starts what must be there before anybody is served.
-    pub async fn start(self, config: Config, net: &Net) -> Result<Started, ServeError> {
+    /// Starts the parts that the server needs.
+    pub async fn start(self, config: Config, net: &Net) -> Result<Started, Failure> {
         let at: Vec<String> = net.addresses.iter().chain(&net.sockets).cloned().collect();
         let is_open = config.tls.protection(&config.auth) == Protection::NONE;
         let mut made = made(config, net);
         match self {
             Prepared::Embedded(options, directory) => {
                 // After a crash this reads the whole file.
-                let store = spawn_blocking(|| EmbeddedStore::open(options)).await??;
-                let store = Arc::new(store);
-                let engine = Engine::start(made.options(store.store())).await?;
+                let store = spawn_blocking(|| EmbeddedStore::open(options)).await;
+                let store = Arc::new(store.map_err(failed)?.map_err(no_store)?);
+                let engine = Engine::start(made.options(store.store())).await;
+                let engine = engine
+                    .map_err(|error| no_store(format!("the store cannot be used: {error}")))?;
                 let replica = engine.replica();
                 Ok(Started {
                     engine,
@@ -204,8 +228,8 @@ impl Prepared {
             Prepared::Cassandra(starting, client) => {
                 if made.config.peers.listen.is_none() {
                     tracing::warn!(
-                        "peers.listen is not set: other replicas cannot pass calls on to this one, and ask it \
-                         through Cassandra, which takes up to some seconds a call"
+                        "peers.listen is not set: other replicas cannot pass calls on to this one. They ask it through \
+                         Cassandra, which takes up to some seconds a call"
                     );
                 }
                 let (tables, limits) = (made.config.table_names(), made.config.limits.clone());
@@ -229,11 +253,10 @@ impl Prepared {
     }
 }
 
-/// What a call is told while Cassandra is waited for.
-const NOT_YET: &str =
-    "this replica waits for Cassandra, or for its tables; its log says what is missing";
+/// The answer to calls before the engine has its store.
+const NOT_YET: &str = "this replica waits for Cassandra or its tables; its log has the reason";
 
-/// What an engine that listens there is made of.
+/// The parts of an engine, beside its store.
 fn made(config: Config, net: &Net) -> Made {
     let first = |addresses: &[String]| addresses.first().cloned().unwrap_or_default();
     let advertise = config.peers.advertise.clone();

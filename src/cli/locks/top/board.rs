@@ -1,38 +1,38 @@
-//! What `locks top` tells, worked out of two answers of the service: pure, so it knows no clock and no terminal.
+//! The contents of `locks top`, worked out from two answers of the service. This file knows no clock and no terminal.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fermata_client::Moment;
 use fermata_proto as proto;
 
-use crate::cli::locks::short;
+use crate::cli::cells::short;
 
-/// One answer.
+/// One answer of the service.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// When it came.
+    /// Its arrival.
     pub at: Moment,
     pub replicas: Vec<proto::ReplicaActivity>,
 }
 
-/// Which keys are told.
+/// The selection of keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// Only those of this table; of all tables where empty.
+    /// Only keys of this table; empty for all tables.
     pub table: String,
-    /// Only those that start with this.
+    /// Only keys with this prefix.
     pub prefix: String,
-    /// So many at most.
+    /// The maximum number of keys.
     pub limit: usize,
 }
 
-/// The most keys that a replica tells of.
+/// The maximum number of keys in the answer of one replica, a limit of the service.
 pub const KEYS_MAX: usize = 1000;
 
 impl Choice {
-    /// How many keys each replica is asked for: those that are not wanted are among its busiest too.
+    /// The number of keys to request from each replica. A selection needs all: unwanted keys are among the busiest too.
     pub fn keys_max(&self) -> usize {
         match self.table.is_empty() && self.prefix.is_empty() {
             true => self.limit.min(KEYS_MAX),
@@ -56,11 +56,11 @@ fn span(span: Option<prost_types::Duration>) -> Option<Duration> {
     span.and_then(|span| span.try_into().ok())
 }
 
-/// Grants in the last minute, and how long those who came to hold had waited.
+/// Grants of the last minute, and the waits before them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Waits {
     pub count: u64,
-    /// Of all of them together.
+    /// The sum of all waits.
     waited: Duration,
     pub longest: Option<Duration>,
 }
@@ -82,24 +82,21 @@ impl Waits {
 }
 
 /// One key, over all replicas.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct BoardKey {
     pub table: String,
     pub key: String,
-    /// Of the latest holders that the replicas know of, the one at the replica that granted most. Which of them is the latest
-    /// of all no replica knows.
+    /// The label of the latest holder at the replica with the most grants.
     pub owner: String,
-    /// Who that is, as far as the server knows.
+    /// The authenticated client of that holder.
     pub identity: String,
-    /// How many replicas name another one.
-    pub other_owners: usize,
     pub waiters: u32,
-    /// For how long its holder has had it while others wait.
+    /// How long the holder has had the key while others wait.
     pub held_for: Option<Duration>,
     pub waits: Waits,
 }
 
-/// What a replica did since the answer before, each second.
+/// The work of a replica per second, since its answer before.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Rates {
     pub grants: f64,
@@ -115,39 +112,39 @@ pub struct AnsweredReplica {
     pub version: String,
     pub sessions: u64,
     pub keys: u64,
-    /// Unknown until a second answer.
+    /// Unknown before the second answer.
     pub rates: Option<Rates>,
-    /// Since it started.
+    /// Since its start.
     pub conflicts: u64,
 }
 
 /// One replica.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BoardReplica {
-    /// Enough of its UUID.
+    /// The first part of its UUID.
     pub short: String,
-    /// Nothing where it does not answer.
+    /// None if it does not answer.
     pub activity: Option<AnsweredReplica>,
 }
 
-/// All that is told.
+/// All contents.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Board {
-    /// The busiest keys first.
+    /// Sorted, see [`busy_keys`].
     pub keys: Vec<BoardKey>,
-    /// In the order of their UUIDs, so that each keeps its line.
+    /// Sorted by UUID, so that each keeps its line.
     pub replicas: Vec<BoardReplica>,
-    /// Of all replicas, of all keys.
+    /// Of all keys at all replicas.
     pub waits: Waits,
-    /// Of all replicas that were asked twice; unknown where there is none.
+    /// Of all replicas with two answers; unknown without any.
     pub grants_per_second: Option<f64>,
     pub sessions: u64,
 }
 
 impl Board {
-    /// What an answer tells, and what it tells together with the one before.
+    /// The contents of an answer; rates need the answer before.
     pub fn new(mut snapshot: Snapshot, before: Option<&Snapshot>, choice: &Choice) -> Board {
-        // Before keys are left out: what is said of all keys is said of those as well.
+        // Before keys are left out: the totals cover all keys.
         let mut waits = Waits::default();
         for replica in &snapshot.replicas {
             waits.add(replica.last_minute.as_ref());
@@ -230,63 +227,34 @@ fn granted(grants: &proto::GrantCounts) -> u64 {
     grants.at_once + grants.after_change
 }
 
-/// A key while its replicas are put together.
-struct Merged<'a> {
-    key: BoardKey,
-    /// The holders that they name, by label and identity, and how often those that name one granted the lock.
-    holders: HashMap<(&'a str, &'a str), u64>,
-}
-
-impl<'a> Merged<'a> {
-    fn new(activity: &'a proto::KeyActivity) -> Merged<'a> {
-        Merged {
-            key: BoardKey {
+/// The keys of all replicas. First come those with the longest holder that others wait for, then those with the most grants, then
+/// those with the most waiters.
+fn busy_keys(replicas: &[proto::ReplicaActivity]) -> Vec<BoardKey> {
+    // With the grants of the replica that named the holder.
+    let mut merged: BTreeMap<(&str, &str), (u64, BoardKey)> = BTreeMap::new();
+    for activity in replicas.iter().flat_map(|replica| &replica.busiest_keys) {
+        let granted = activity.last_minute.map_or(0, |turns| turns.count);
+        let name = (&*activity.table, &*activity.key);
+        let (most, key) = merged.entry(name).or_insert_with(|| {
+            let key = BoardKey {
                 table: activity.table.clone(),
                 key: activity.key.clone(),
-                owner: String::new(),
-                identity: String::new(),
-                other_owners: 0,
-                waiters: 0,
-                held_for: None,
-                waits: Waits::default(),
-            },
-            holders: HashMap::new(),
+                ..BoardKey::default()
+            };
+            (0, key)
+        });
+        if granted >= *most {
+            *most = granted;
+            key.owner.clone_from(&activity.owner);
+            key.identity.clone_from(&activity.identity);
         }
-    }
-
-    fn add(&mut self, activity: &'a proto::KeyActivity) {
-        self.key.waits.add(activity.last_minute.as_ref());
+        key.waits.add(activity.last_minute.as_ref());
         // Each replica counts the whole queue, as it saw it last.
-        self.key.waiters = self.key.waiters.max(activity.waiters);
-        self.key.held_for = self.key.held_for.max(span(activity.held_for));
-        let granted = activity.last_minute.map_or(0, |turns| turns.count);
-        let holder = (&*activity.owner, &*activity.identity);
-        *self.holders.entry(holder).or_default() += granted;
+        key.waiters = key.waiters.max(activity.waiters);
+        key.held_for = key.held_for.max(span(activity.held_for));
     }
-
-    fn done(mut self) -> BoardKey {
-        let named = self.holders.iter();
-        let busiest = named.max_by_key(|(holder, granted)| (**granted, Reverse(**holder)));
-        if let Some(((owner, identity), _)) = busiest {
-            (self.key.owner, self.key.identity) = ((*owner).to_owned(), (*identity).to_owned());
-        }
-        self.key.other_owners = self.holders.len().saturating_sub(1);
-        self.key
-    }
-}
-
-/// The keys of all replicas: those that are held longest while others wait are first, then those that changed hands most often,
-/// then those that most wait for.
-fn busy_keys(replicas: &[proto::ReplicaActivity]) -> Vec<BoardKey> {
-    let mut merged: BTreeMap<(&str, &str), Merged<'_>> = BTreeMap::new();
-    for activity in replicas.iter().flat_map(|replica| &replica.busiest_keys) {
-        let merging = merged.entry((&activity.table, &activity.key));
-        merging
-            .or_insert_with(|| Merged::new(activity))
-            .add(activity);
-    }
-    let mut keys: Vec<BoardKey> = merged.into_values().map(Merged::done).collect();
-    // Stable: what is equal stays in the order of the names.
+    let mut keys: Vec<BoardKey> = merged.into_values().map(|(_, key)| key).collect();
+    // Stable: equal keys stay in the order of their names.
     let held_s = |key: &BoardKey| key.held_for.map_or(0, |held_for| held_for.as_secs());
     keys.sort_by_key(|key| Reverse((held_s(key), key.waits.count, key.waiters)));
     keys

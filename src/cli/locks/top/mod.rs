@@ -1,46 +1,45 @@
-//! `fermata locks top`: the busiest keys and the replicas, live on a terminal, else as tables or JSON.
+//! `fermata locks top`: the busiest keys and the replicas; redrawn on a terminal, printed elsewhere.
 //!
-//! What is told is worked out in `board`, laid out in `sheet`, drawn in `view`; `live` has the terminal.
+//! `board` works the contents out, `sheet` makes their text.
 
 mod board;
-mod live;
 mod sheet;
-mod view;
 
 use std::io::{self, IsTerminal};
 use std::time::SystemTime;
 
-use fermata_client::Client;
-use fermata_command::output::{Format, moves_cursor, print_json_line, print_text};
+use fermata_client::{CallError, Client, ClientOptions};
+use fermata_command::output::{
+    Format, colour, cut, moves_cursor, one_line, print_json_line, print_text,
+};
 use fermata_command::{Failure, Remote, Span, exit};
+use terminal_size::{Height, Width, terminal_size};
 use tokio::time::{MissedTickBehavior, interval};
 
 use board::{Board, Choice, KEYS_MAX, Snapshot};
-use sheet::Sheet;
 
 use crate::cli::views;
 
-/// Looks ask every replica: more often than this tells nothing more.
+/// Each snapshot asks every replica: a shorter interval shows nothing more.
 const INTERVAL_MIN: Span = Span::from_millis(100);
 
 const HELP: &str = "\
-On a terminal the view is live until q. Without one, or with --count or
---output json, snapshots are printed. Keys with waiters come first, the longest
-held on top, then the keys with the most grants in the last minute. `fermata
-locks ls` lists held keys without waiters. All tables are shown unless --table
-is given. Times are UTC.
+On a terminal the view is redrawn until Ctrl-C, cut to the size of the
+terminal. Without one, or with --count or --output json, snapshots are printed.
+Keys with waiters come first, the longest held on top, then the keys with the
+most grants in the last minute. `fermata locks ls` lists held keys without
+waiters. All tables are shown unless --table is given. Times are UTC.
 
 OWNER is the label of the latest holder, which may have released the key.
 IDENTITY is the authenticated client; the column is hidden if none has one.
-HELD counts from the creation of the lockRef if another replica granted it.
-
-Keys: q or Esc quits, p pauses, j and k, arrows and pages scroll, ? explains
-the columns.
+WAITERS are behind the holder. HELD is the time of the holder while others
+wait; it counts from the creation of the lockRef if another replica granted it.
+MEAN WAIT and LONGEST are from entry to grant. LWTS/S are lightweight
+transactions; CONFLICTS are changes that met another's, since the start.
 
 Exit status: 0; 64 malformed; 66 no such table; 69 no server, and 75 a limit is
 reached, or the server is overloaded (the live view goes on trying); 74 it
-cannot be printed; 77 not allowed; 128 plus the number of a signal that ended
-it (130 for Ctrl-C).
+cannot be printed; 77 not allowed; 128+n ended by signal n.
 
 Examples:
   fermata locks top
@@ -92,14 +91,6 @@ fn parse_limit(text: &str) -> Result<usize, String> {
 }
 
 impl Args {
-    fn choice(&self) -> Choice {
-        Choice {
-            table: self.remote.table(),
-            prefix: self.prefix.clone(),
-            limit: self.limit,
-        }
-    }
-
     fn is_live(&self) -> bool {
         self.count.is_none()
             && self.remote.format() == Format::Text
@@ -110,13 +101,63 @@ impl Args {
 
 /// Runs the command.
 pub async fn run(args: Args) -> Result<(), Failure> {
-    match args.is_live() {
-        true => live::run(&args).await,
-        false => print(&args).await,
+    let is_live = args.is_live();
+    let client = match is_live {
+        // The view itself shows failures.
+        true => args.remote.quiet_client(ClientOptions::default())?,
+        false => args.remote.client()?,
+    };
+    let choice = Choice {
+        table: args.remote.table(),
+        prefix: args.prefix,
+        limit: args.limit,
+    };
+    refuse_unknown_table(&client, &choice.table).await?;
+    let count = match is_live {
+        true => 0,
+        false => args.count.unwrap_or(1),
+    };
+    let mut ticks = interval(args.interval.duration());
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut before: Option<Snapshot> = None;
+    let mut shown = String::new();
+    let mut done = 0;
+    loop {
+        ticks.tick().await;
+        let snapshot = match snapshot(&client, choice.keys_max()).await {
+            Ok(snapshot) => snapshot,
+            Err(error) if is_live => {
+                let why = one_line(&error.to_string());
+                draw(&format!("no answer, trying again: {why}\n{shown}"))?;
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if args.remote.format() == Format::Json {
+            let mut replicas = snapshot.replicas.clone();
+            choice.keep(&mut replicas);
+            for replica in &mut replicas {
+                replica.busiest_keys.truncate(choice.limit);
+            }
+            print_json_line(&views::activity(&replicas))?;
+        } else {
+            let board = Board::new(snapshot.clone(), before.as_ref(), &choice);
+            shown = sheet::text(&board, SystemTime::now(), colour());
+            match (is_live, done) {
+                (true, _) => draw(&shown)?,
+                (false, 0) => print_text(&shown)?,
+                (false, _) => print_text(&format!("\n{shown}"))?,
+            }
+        }
+        before = Some(snapshot);
+        done += 1;
+        if done == count {
+            return Ok(());
+        }
     }
 }
 
-/// A table that was named wrong would be one without locks for ever.
+/// Fails for an unknown table: it would look like a table without locks.
 async fn refuse_unknown_table(client: &Client, table: &str) -> Result<(), Failure> {
     if table.is_empty() {
         return Ok(());
@@ -131,51 +172,16 @@ async fn refuse_unknown_table(client: &Client, table: &str) -> Result<(), Failur
     }
 }
 
-/// Prints one look after another.
-async fn print(args: &Args) -> Result<(), Failure> {
-    let client = args.remote.client()?;
-    let choice = args.choice();
-    refuse_unknown_table(&client, &choice.table).await?;
-    let count = args.count.unwrap_or(1);
-    let mut ticks = interval(args.interval.duration());
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut before: Option<Snapshot> = None;
-    let mut done = 0;
-    loop {
-        ticks.tick().await;
-        let snapshot = live::snapshot(&client, choice.keys_max()).await?;
-        match args.remote.format() {
-            Format::Json => {
-                let mut replicas = snapshot.replicas.clone();
-                choice.keep(&mut replicas);
-                for replica in &mut replicas {
-                    replica.busiest_keys.truncate(choice.limit);
-                }
-                print_json_line(&views::activity(&replicas))?;
-            }
-            Format::Text => {
-                let board = Board::new(snapshot.clone(), before.as_ref(), &choice);
-                let parted = if done > 0 { "\n" } else { "" };
-                print_text(&format!("{parted}{}", text(&board, SystemTime::now())))?;
-            }
-        }
-        before = Some(snapshot);
-        done += 1;
-        if done == count {
-            return Ok(());
-        }
-    }
+async fn snapshot(client: &Client, keys_max: usize) -> Result<Snapshot, CallError> {
+    let replicas = client.describe_activity(keys_max).await?;
+    let at = client.clock().now();
+    Ok(Snapshot { at, replicas })
 }
 
-/// One look, for people without a terminal.
-fn text(board: &Board, now: SystemTime) -> String {
-    format!(
-        "{}  {} of {} replicas  {}\n\n{}\n{}",
-        view::time_of_day(now),
-        board.answered(),
-        board.replicas.len(),
-        view::summary(board),
-        Sheet::keys(board).text(),
-        Sheet::replicas(board).text()
-    )
+/// Draws text over the one before, without a flicker: from the top, each line to its end, and nothing below.
+fn draw(text: &str) -> io::Result<()> {
+    let (Width(width), Height(height)) = terminal_size().unwrap_or((Width(80), Height(24)));
+    let lines = text.lines().take(usize::from(height).saturating_sub(1));
+    let lines = lines.map(|line| format!("{}\u{1b}[0m\u{1b}[K\n", cut(line, width.into())));
+    print_text(&format!("\u{1b}[H{}\u{1b}[J", lines.collect::<String>()))
 }

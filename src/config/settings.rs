@@ -1,0 +1,235 @@
+//! All settings, their defaults, and the checks across them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use etcetera::BaseStrategy as _;
+use fermata_command::Span;
+use serde::{Deserialize, Serialize};
+use tracing_subscriber::EnvFilter;
+
+use super::clients::{AuthConfig, ClientTlsConfig};
+use super::listen::Listen;
+use super::peers::PeersConfig;
+use super::store::{StoreConfig, StoreKind};
+use crate::limits::Limits;
+use crate::lock::{TableName, TableNameError};
+use crate::server::{GRACE, check_listen};
+
+/// All settings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Addresses and sockets for gRPC.
+    pub listen: Listen,
+    /// Serve without TLS or without known clients where other machines reach it.
+    pub insecure: bool,
+    /// Encryption of the connections of clients.
+    pub tls: ClientTlsConfig,
+    /// Tokens and rules of clients.
+    pub auth: AuthConfig,
+    /// The directory of the embedded store; by default in the user's data directory.
+    pub data_dir: Option<PathBuf>,
+    /// The time for open calls after SIGTERM.
+    pub shutdown_grace: Span,
+    /// The store of states and values.
+    pub store: StoreConfig,
+    /// Calls between replicas.
+    pub peers: PeersConfig,
+    /// The limits in force.
+    pub limits: Limits,
+    /// Logging.
+    pub log: LogConfig,
+    /// The commit mode of tables without their own. By default it depends on the store: [`Config::commit`].
+    pub commit: Option<Commit>,
+    /// The tables; `default` exists whether it is named or not.
+    pub tables: BTreeMap<ConfiguredTable, TableConfig>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            listen: Listen::default(),
+            insecure: false,
+            tls: ClientTlsConfig::default(),
+            auth: AuthConfig::default(),
+            data_dir: None,
+            shutdown_grace: Span::from_duration(GRACE),
+            store: StoreConfig::default(),
+            peers: PeersConfig::default(),
+            limits: Limits::default(),
+            log: LogConfig::default(),
+            commit: None,
+            tables: BTreeMap::from([(
+                ConfiguredTable(TableName::default_table()),
+                TableConfig::default(),
+            )]),
+        }
+    }
+}
+
+/// Logging, to stderr.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogConfig {
+    /// The form of a log line.
+    pub format: LogFormat,
+    /// The logged events: a level, or `target=level` directives with commas.
+    pub filter: String,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        LogConfig {
+            format: LogFormat::Text,
+            // The driver logs each connection at `info`. Any client can make the HTTP/2 library warn.
+            filter: "info,scylla=warn,h2=error".to_owned(),
+        }
+    }
+}
+
+/// The form of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// One line of text an event, coloured on a terminal.
+    Text,
+    /// One JSON object an event.
+    Json,
+}
+
+/// The settings of one table.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TableConfig {
+    /// Its commit mode; by default that of all tables.
+    pub commit: Option<Commit>,
+}
+
+/// The time of a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Commit {
+    /// Before the answer.
+    WriteThrough,
+    /// After the answer, which comes from memory.
+    WriteBack,
+}
+
+/// The name of a configured table.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ConfiguredTable(pub TableName);
+
+impl TryFrom<String> for ConfiguredTable {
+    type Error = TableNameError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        TableName::parse(&text).map(ConfiguredTable)
+    }
+}
+
+impl From<ConfiguredTable> for String {
+    fn from(table: ConfiguredTable) -> Self {
+        table.0.as_str().to_owned()
+    }
+}
+
+/// No data directory was named, and the user has none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("name a data directory (--data-dir DIR): the user has no default one, HOME is not set")]
+pub struct NoDataDir;
+
+impl Config {
+    /// The directory of the embedded store: by default `fermata` in `$XDG_DATA_HOME` or `~/.local/share`.
+    pub fn data_dir(&self) -> Result<PathBuf, NoDataDir> {
+        if let Some(dir) = &self.data_dir {
+            return Ok(dir.clone());
+        }
+        // The library would fall back to /etc/passwd: a service without HOME would write to an unexpected directory.
+        if std::env::var_os("HOME").is_none_or(|home| home.is_empty()) {
+            return Err(NoDataDir);
+        }
+        let base = etcetera::choose_base_strategy().map_err(|_| NoDataDir)?;
+        Ok(base.data_dir().join("fermata"))
+    }
+
+    /// The tables, `default` among them.
+    pub fn table_names(&self) -> Vec<TableName> {
+        let mut names: Vec<TableName> = self.tables.keys().map(|t| t.0.clone()).collect();
+        if !names.contains(&TableName::default_table()) {
+            names.insert(0, TableName::default_table());
+        }
+        names
+    }
+
+    /// The commit mode of tables without their own. By default write-back on Cassandra, where a commit is a lightweight
+    /// transaction, and write-through on the embedded store, where it is one sync of a disk.
+    pub fn commit(&self) -> Commit {
+        self.commit.unwrap_or(match self.store.kind {
+            StoreKind::Embedded => Commit::WriteThrough,
+            StoreKind::Cassandra => Commit::WriteBack,
+        })
+    }
+
+    /// The tables with write-back.
+    pub fn write_back(&self) -> BTreeSet<TableName> {
+        let names = self.table_names().into_iter();
+        let is_write_back = |name: &TableName| {
+            let table = self.tables.get(&ConfiguredTable(name.clone()));
+            let commit = table.and_then(|table| table.commit);
+            commit.unwrap_or(self.commit()) == Commit::WriteBack
+        };
+        names.filter(is_write_back).collect()
+    }
+
+    /// Checks that the settings agree with each other and with this machine. Lists all faults, with the names of settings.
+    pub fn check(&self) -> Result<(), Vec<String>> {
+        let mut wrong = self.limits.check().err().unwrap_or_default();
+        for address in self.listen.addresses() {
+            let protection = self.tls.protection(&self.auth);
+            if let Err(error) = check_listen(address, protection, self.insecure) {
+                wrong.push(format!("listen: {error}"));
+            }
+        }
+        self.tls.check(&self.auth, &mut wrong);
+        self.store.check(&mut wrong);
+        if self.store.kind == StoreKind::Cassandra {
+            wrong.extend(self.limits.check_shared().err());
+        }
+        self.peers.check(self.store.kind, self.insecure, &mut wrong);
+        let is_named = !self.peers.name.is_empty() || self.listen.addresses().next().is_some();
+        if self.store.kind == StoreKind::Cassandra && !is_named {
+            wrong.push(
+                "peers.name: without an address in `listen` each replica needs a name of its own"
+                    .to_owned(),
+            );
+        }
+        if self.shutdown_grace > Span::from_secs(3600) {
+            wrong.push("shutdown_grace must be at most 1h".to_owned());
+        }
+        if let Err(error) = EnvFilter::builder().parse(&self.log.filter) {
+            wrong.push(format!("log.filter: {error}"));
+        }
+        if self.store.kind == StoreKind::Embedded
+            && let Err(error) = self.data_dir()
+        {
+            wrong.push(format!("data_dir: {error}"));
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    }
+
+    /// Checks the settings of the cluster alone, for `fermata schema`.
+    pub fn check_cluster(&self) -> Result<(), Vec<String>> {
+        let mut wrong = Vec::new();
+        let cassandra = &self.store.cassandra;
+        if cassandra.contact_points.0.is_empty() {
+            wrong.push(
+                "store.cassandra.contact_points: name at least one node of the cluster (--contact-points)"
+                    .to_owned(),
+            );
+        }
+        cassandra.check(&mut wrong);
+        if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    }
+}
