@@ -35,7 +35,7 @@ def build():
 
 
 def build_quick_watch():
-    """Builds etcd with another pause before new watchers are looked after, from a changed copy. After `build`, which fetches it."""
+    """Builds etcd with another pause before it serves new watchers, from a changed copy. Needs `build` first, which fetches etcd."""
     module = "go.etcd.io/etcd/server/v3"
     go = ROOT / "bench" / "peers" / "go"
     find = ("go", "list", "-m", "-f", "{{.Dir}}", module)

@@ -14,7 +14,7 @@ VALUE_BYTES = 64
 TTL_S = 30
 # Of the load `near`.
 NEAR_KEYS = 30
-# Of the load `new`, for each second: more than are used.
+# Of the load `new`, for each second: more than any system uses.
 NEW_KEYS_A_S = 50_000
 # A JVM compiles what it runs often: its client starts anew with each run.
 JVM_WARM_UP_S = 6
@@ -33,10 +33,10 @@ def cpu_s(pids):
 
 
 class Load:
-    """What is asked of all systems alike."""
+    """A load, the same for all systems."""
 
     def __init__(self, keys, workers, part=None):
-        """With `near` keys `part` is the one of three whose keys are used most."""
+        """`part` is for `near` keys: the third of the keys with most sections."""
         self.keys, self.workers, self.part = keys, workers, part
 
         # Keys move to where they are used, which takes some sections each.
@@ -61,14 +61,14 @@ class Client:
         return max(self.warm_up_s, load.warm_up_s)
 
     def takes(self, load):
-        """Whether it has anything to do with this load."""
+        """Whether it can do this load."""
         return True
 
     def command(self, load, prefix, duration_s, addresses):
         raise NotImplementedError
 
     def marks(self, process, load, duration_s):
-        """The processor times at the begin and the end of what is counted, of the servers and of the client."""
+        """The processor times of the servers and of the client, at the beginning and the end of the measurement."""
         pids = self.servers.pids()
         times = []
         for word in ("begin", "end"):
@@ -92,7 +92,7 @@ class Client:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
             )
-            # Whatever it waits for: with it gone its output ends.
+            # Its output ends with the process, so a client that hangs is killed.
             guard = threading.Timer(self.warm_up(load) + duration_s + ENDS_WITHIN_S, process.kill)
             guard.start()
             try:
@@ -166,9 +166,9 @@ def sections(addresses, *words):
 
 
 class FermataClient(Client):
-    """`fermata-bench section`, which prints its report in the end: the marks go by time."""
+    """`fermata-bench section`. It prints its report at the end, so the marks go by time."""
 
-    # Whose run it is that counts.
+    # The system of the run that counts.
     of = "fermata"
 
     def __init__(self, name, servers, *words):

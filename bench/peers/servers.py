@@ -18,29 +18,29 @@ FERMATA = RELEASE / "fermata"
 BENCH = RELEASE / "fermata-bench"
 CASSANDRA = RELEASE / "examples" / "cassandra"
 JAVA_CLASSES = f"{WORK}/java/classes:{WORK}/java/lib/*"
-# What a server may take to answer, after its start and after a pause.
+# The time for a server to answer, after its start or after a pause.
 READY_WITHIN_S = 120
 STOPPED_WITHIN_S = 30
 SECRET = "of the replicas of a benchmark alone\n"
-# A table whose locks are committed before they are answered, and one whose are not, where that is not the default.
+# A table with each commit mode that is not the default.
 WRITE_THROUGH = "through"
 WRITE_BACK = "back"
 
-# When Cassandra syncs what it acknowledges.
+# The times at which Cassandra syncs acknowledged writes.
 SYNCED = {"batch": "before the answer", "group": "before the answer, of 2 ms together", "periodic": "every 10 s, after the answer"}
 
 
 class Loopback:
     """All servers on this machine."""
 
-    # What is said of it to Cassandra and to etcd.
+    # For the settings of Cassandra and of etcd.
     sites = False
 
     def host(self, subnet, number):
         return f"{subnet}.{number}"
 
     def there(self, number):
-        """What a command begins with that runs where this server is."""
+        """The beginning of a command that runs at this server."""
         return []
 
 
@@ -48,7 +48,7 @@ LOOPBACK = Loopback()
 
 
 def said(*command, **options):
-    """What a command prints; an error with all that it said where it fails."""
+    """The output of a command. If it fails, an error with all of its output."""
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, **options)
     if done.returncode:
         raise RuntimeError(f"{' '.join(map(str, command))}: {done.stdout}{done.stderr}")
@@ -69,9 +69,9 @@ class Servers:
     """Processes that are started, paused, resumed and ended together."""
 
     name = ""
-    # How it makes a write durable, for the table.
+    # The sync of its writes, for the table.
     log = ""
-    # Where clients find each, by its number.
+    # The address of each for clients, by its number.
     subnet = "127.0.1"
     port = 0
 
@@ -126,7 +126,7 @@ class Servers:
         return [process.pid for process in self.processes]
 
     def check(self):
-        """An error if one of them has ended: two of three would go on, and be measured."""
+        """An error if a server has ended. The others would go on, and be measured."""
         ended = [p.args[0] for p in self.processes if p.poll() is not None]
         if ended:
             raise RuntimeError(f"{self.name}: {ended} ended, see {self.folder}")
@@ -178,7 +178,7 @@ class Etcd(Servers):
 
 
 class EtcdQuickWatch(Etcd):
-    """Its servers look every 1 ms, instead of 100, whether a new watcher has missed anything: for that they are built anew."""
+    """etcd with a changed constant: it serves new watchers every 1 ms, not 100."""
 
     name = "etcd-1ms"
     binary = "etcd-1ms"
@@ -201,7 +201,7 @@ class ZooKeeper(Servers):
             f"tickTime=2000\ninitLimit=10\nsyncLimit=5\ndataDir={folder}\nclientPort=2181\n"
             f"clientPortAddress={self.host(number)}\nmaxClientCnxns=0\nadmin.enableServer=false\n{servers}"
         )
-        # As much memory as its own script gives it, and the collector that the nodes of Cassandra have here.
+        # The memory is that of ZooKeeper's own script, the collector that of the nodes of Cassandra here.
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         self.spawn(number, ["java", "-Xmx1000m", "-XX:+UseSerialGC", "-cp", JAVA_CLASSES, main, settings])
 
@@ -215,14 +215,14 @@ class Redis(Servers):
         folder = self.folder / str(number)
         folder.mkdir()
         where = ("--bind", f"127.0.1.{number}", "--port", "6379", "--dir", folder, "--daemonize", "no")
-        # No snapshots beside: a fork that copies all of it.
+        # No snapshots: each would be a fork that copies the memory.
         log = ("--appendonly", "yes", "--appendfsync", "always", "--save", "")
         self.spawn(number, ["redis-server", *where, *log])
 
 
 class Fermata(Servers):
-    """Three replicas on three Cassandra nodes. Replicas do not survive a pause (they were declared down), so they are ended for
-    it, and started again."""
+    """Three replicas on three Cassandra nodes. A replica that is paused is declared down, so replicas are
+    stopped instead, and started again."""
 
     name = "fermata"
     subnet = "127.0.2"
@@ -247,7 +247,7 @@ class Fermata(Servers):
             raise RuntimeError("a Cassandra node has ended")
 
     def is_ready(self, address):
-        """A replica accepts connections while it waits for Cassandra: a call that gets an answer says more."""
+        """Until a call is answered: a replica accepts connections while it still waits for Cassandra."""
         call = (FERMATA, "locks", "ls", "--limit", "1", "--timeout", "2s", "--endpoint", f"http://{address}")
         words = [str(word) for word in call]
         return answers(address) and not subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL).returncode

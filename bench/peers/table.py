@@ -1,4 +1,4 @@
-"""What came of the rounds, as Markdown: medians, and ratios within each round."""
+"""The results of the rounds as Markdown: medians, and ratios within each round."""
 
 import json
 import statistics

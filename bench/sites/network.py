@@ -1,5 +1,5 @@
-"""Three sites on one machine: network namespaces with delays between them. All of it is in a network namespace of its own,
-from which each site can be reached without a delay, to see what runs there."""
+"""Three sites on one machine: network namespaces with delays between them, inside a network namespace from which each site is
+reached without a delay."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 SITES = (1, 2, 3)
-# Round trips between two sites in ms: Virginia, Oregon and the like; and what a continent and an ocean are.
+# Round trips between two sites in ms: across the United States, and across a continent and an ocean.
 DELAYS = {
     "us": {(1, 2): 54, (1, 3): 72, (2, 3): 24},
     "intercontinental": {(1, 2): 68, (1, 3): 142, (2, 3): 150},
@@ -37,12 +37,12 @@ def address(site):
 
 
 def there(site):
-    """What a command begins with that is to run in a site."""
+    """The beginning of a command that runs in a site."""
     return ["nsenter", f"--net=/run/netns/{namespace(site)}", "--"]
 
 
 def enter():
-    """Has this program begin again in a network namespace of its own."""
+    """Starts this program again in a network namespace of its own."""
     if os.environ.get(INSIDE):
         return
     if os.geteuid():
@@ -103,7 +103,7 @@ class Network:
         return {(a, b): float(run(*there(a), *ask, address(b))) for a, b in self.delays}
 
     def down(self):
-        """Ends what still runs in the sites; returns what the router says of itself."""
+        """Ends the processes in the sites, and returns the report of the router."""
         said = ""
         if self.router:
             self.router.send_signal(signal.SIGTERM)

@@ -22,13 +22,13 @@ TUNSETIFF = 0x400454CA
 IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
 # A packet of IPv4 with its largest length.
 PACKET_BYTES = 65_536
-# As much as one way holds; the rest is dropped, as a router does.
+# The most packets on one way; further ones are dropped, as by a router.
 WAY_PACKETS = 20_000
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def tun_in(namespace):
-    """The device of a namespace, made here: it belongs to the namespace that this is in meanwhile."""
+    """The device of a namespace. This process enters the namespace to make it."""
     if namespace != "-":
         there = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
         if libc.setns(there, CLONE_NEWNET):

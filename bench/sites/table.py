@@ -1,4 +1,4 @@
-"""What came of the rounds, as Markdown: medians over the rounds, a column a site."""
+"""The results of the rounds as Markdown: medians over the rounds, a column a site."""
 
 import json
 import statistics
