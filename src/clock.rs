@@ -15,7 +15,7 @@ pub trait Clock: Send + Sync + 'static {
     /// Time since boot, time asleep counted (CLOCK_BOOTTIME). Liveness is judged on this one (I9).
     fn boot(&self) -> Duration;
 
-    /// The wall clock in microseconds since 1970. Only moves fences forward (I2), and labels for people.
+    /// The wall clock in microseconds since 1970. It only moves fences forward (I2), and makes labels for people.
     fn wall_us(&self) -> u64;
 
     /// The same in milliseconds.
@@ -29,10 +29,10 @@ pub trait Clock: Send + Sync + 'static {
 
 /// Ids and randomness.
 pub trait Ids: Send + Sync + 'static {
-    /// A new UUID that nobody can guess.
+    /// A new, unguessable UUID.
     fn uuid(&self) -> Uuid;
 
-    /// A number below `bound` (0 if that is 0), to spread retries.
+    /// A random number below `bound` (0 if that is 0), to spread retries.
     fn below(&self, bound: u64) -> u64;
 }
 
