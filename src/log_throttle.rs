@@ -1,18 +1,18 @@
-//! How often a fault that goes on is said.
+//! Ever rarer log lines about a lasting fault.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Between the first two times that it is said; each later pause is twice the one before …
+/// The first pause between two log lines of a fault; each later pause is twice the one before …
 const PAUSE_MIN: Duration = Duration::from_secs(5);
 /// … up to this.
 const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// A fault that was not met for this long has ended.
+/// A fault ends after this time without an occurrence.
 const QUIET_AFTER: Duration = Duration::from_secs(60);
-/// How many wordings are told apart: some faults alternate between a few.
+/// Texts that count as one fault: some faults alternate between a few.
 const WORDINGS_MAX: usize = 8;
 
-/// A fault that may go on. It is said when it begins, when it becomes another one, and then ever more rarely.
+/// A fault that may last. It is logged when it begins, when its text changes, and then ever more rarely.
 #[derive(Debug, Default)]
 pub struct LogThrottle(Mutex<Option<Going>>);
 
@@ -26,7 +26,7 @@ struct Going {
 }
 
 impl LogThrottle {
-    /// It was met at `now`, CLOCK_BOOTTIME. Where it is to be said: how often it was met since it was said last.
+    /// Notes an occurrence at `now`, CLOCK_BOOTTIME. Returns the occurrences since the last log line, if one is due.
     pub fn met(&self, now: Duration, what: &str) -> Option<u64> {
         let mut going = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let still = going
