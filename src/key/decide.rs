@@ -312,7 +312,7 @@ impl Deciding<'_> {
             .saturating_mul(8)
             .min(self.by.limits.width_max)
             .max(self.by.limits.width_min);
-        // The holder stays the same: its fence need not follow the clock, only exceed what it used (I2).
+        // The holder stays the same: its fence need not follow the clock, only exceed its used timestamps (I2).
         let now_us = self.by.now_us.unwrap_or(self.state.fence.0);
         self.state.fence = self.fence_at(now_us, width, past)?;
         self.state.width = width;

@@ -81,7 +81,7 @@ pub struct NextRow<'a> {
     pub lists_volatile: bool,
     /// Entries that may be added and deleted.
     pub changes_max: usize,
-    /// Seqs that the row may come to know. Ended seqs between live ones count, too, if the row does not know of them.
+    /// Seqs that the row may come to know. Ended seqs unknown to it are written, too, if they stand between live ones.
     pub seqs_max: u64,
     /// The wall clock in microseconds since 1970, unless it is wrong.
     pub now_us: Option<u64>,

@@ -38,7 +38,7 @@ pub struct CoreLimits {
     pub ended_max: usize,
     /// Live entries of a key, the holder included.
     pub entries_max: usize,
-    /// The lead of a fence over the clock, in microseconds; `None`: as far as it fits.
+    /// The lead of a fence over the clock, in microseconds; `None`: no limit but its size.
     pub ahead_us_max: Option<u64>,
 }
 

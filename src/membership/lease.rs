@@ -11,11 +11,11 @@
 //! ```
 //!
 //! Why nobody takes over from a replica that still answers: another one writes Down only after it observed neither a new
-//! heartbeat nor a new incarnation for a whole TTL, and only if the incarnation is still the one that it observed.
+//! heartbeat nor a new incarnation for a whole TTL, and only over the observed incarnation.
 //! - A round that counts was acknowledged while the replica was sure by the round before. So an observer that missed its heartbeat
 //!   read before that acknowledgement, and had observed the round before, or a later one, less than a TTL earlier.
-//! - A silent replica cannot know what others observed. It changes its incarnation: an observer of the old one can no longer write
-//!   Down, and an observer of the new one begins to count after the change was sent.
+//! - A silent replica cannot know the observations of others. It changes its incarnation: an observer of the old one can no longer
+//!   write Down, and an observer of the new one begins to count after the change was sent.
 //!
 //! All times are of this machine's CLOCK_BOOTTIME. A machine on which that stood still is found by the read of its own row.
 
@@ -99,7 +99,7 @@ enum LeasePhase {
         sent: Duration,
     },
     Silent {
-        /// The incarnation in the row, as far as known: the last confirmed one, or that of a swap of unknown outcome.
+        /// The last known incarnation in the row: a confirmed one, or that of a swap of unknown outcome.
         seen: u32,
         /// Whether the store answered since the last swap was sent.
         answered: bool,

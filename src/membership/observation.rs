@@ -84,7 +84,7 @@ impl Member {
 /// A replica without a known row.
 #[derive(Clone, Copy, Debug)]
 enum NoRow {
-    /// Its id was first met after this many reads. A later read without it shows that it is gone.
+    /// Its id was first met when this many reads had begun. A later read without it shows that it is gone.
     MetAt(u64),
     /// It had a row, and a later read lacks it.
     Gone,

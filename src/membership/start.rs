@@ -115,7 +115,7 @@ impl Starter {
     pub async fn start(&mut self) -> Result<Arc<Membership>, StartError> {
         let Options { store, clock, .. } = self.options.clone();
         let clock_here = &*clock;
-        // The announced TTL is the one that it keeps.
+        // It keeps to the announced TTL.
         let replica_ttl = Duration::from_millis(self.ttl_ms.into());
         let mut next = self.next_id(replica_ttl).await?;
         let mut row = self.row(next);

@@ -103,7 +103,7 @@ impl Machine {
         }
     }
 
-    /// The TTL of a session is the claim deadline of its first entry.
+    /// The TTL of a session: it sets the claim deadline of a first entry.
     pub(super) fn session_ttl(&mut self, cx: &Context<'_>, session: SessionId, ttl: Duration) {
         let Some(serving) = self.serving_mut() else {
             return;

@@ -60,6 +60,6 @@ pub struct KeyLimits {
     pub critical_calls_max: usize,
     /// The longest value kept in memory, in bytes; 0 keeps none.
     pub known_value_bytes_max: usize,
-    /// The claim deadline of a first entry in a session of unknown TTL.
+    /// The time without a call after which a first entry in a session of unknown TTL counts as unclaimed.
     pub session_claim_ttl: Duration,
 }

@@ -29,7 +29,7 @@ pub(super) enum Reply {
 pub(super) enum CommitDependency {
     /// The row reserves this seq.
     Seq(Seq),
-    /// The row knows of the end of this entry, as far as the mode demands.
+    /// The row allows the end of this entry to be told.
     EndOf(Seq),
     /// The row knows of the end of this entry.
     Recorded(Seq),

@@ -187,7 +187,7 @@ pub enum Event {
     Resume(PauseOf),
     /// The moment of [`super::Machine::due`] has come.
     Due,
-    /// The TTL of a session: the claim deadline of its first entry.
+    /// The TTL of a session: it sets the claim deadline of a first entry.
     SessionTtl {
         /// The session.
         session: SessionId,

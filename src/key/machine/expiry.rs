@@ -98,7 +98,7 @@ impl Machine {
 }
 
 impl Serving {
-    /// While a call waits for the store alone, for the row or the sync, the TTL of its entry does not run.
+    /// While a call waits for the store alone, for the row or the sync, the TTL of its entry does not run out.
     fn renew_held_up(&mut self, cx: &Context<'_>) {
         let created = self.decided.iter().filter(|d| d.call.is_some());
         let created = created.filter_map(|decided| match decided.depends_on {

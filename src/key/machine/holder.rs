@@ -115,8 +115,8 @@ pub(super) enum CriticalKind {
 }
 
 impl CriticalKind {
-    /// The error of a refused call. A release may repeat an earlier try that wrote: unknown if the entry has ended or is being
-    /// released.
+    /// The error of a refused call. A release may repeat an earlier try that wrote; this is unknown if the entry has ended or is
+    /// being released.
     pub fn refusal(&self, why: KeyError) -> CallError {
         let may_be_repeated = matches!(self, CriticalKind::Release(_));
         let may_have_written =

@@ -124,7 +124,7 @@ impl KnownRow {
         self.each().all(|row| row.kept == Some(seq))
     }
 
-    /// Whether this entry survives the home as what it is: the holder, or a waiter at its place in the queue.
+    /// Whether this entry survives the home in its role: the holder, or a waiter at its place in the queue.
     pub fn is_durable(&self, seq: Seq) -> bool {
         self.each().all(|row| row.keeps(seq))
     }

@@ -15,7 +15,7 @@ use super::serving::Serving;
 use crate::key::{Command, CommitMode, Home, KeyState, NextRow, Outcome, Survivors, apply};
 
 impl Machine {
-    /// Decides by a row what this replica does, while it is not the home: serve, take over, or turn callers away.
+    /// Decides by a row, while this replica is not the home: serve the key, take it over, or turn callers away.
     pub(super) fn evaluate(&mut self, cx: &Context<'_>, loaded: Loaded, out: &mut Vec<Effect>) {
         let Loaded { state: found, past } = loaded;
         if let Role::Taking(Taking {
@@ -113,7 +113,7 @@ impl Machine {
         match state.home {
             // A key without a Create needs no home.
             None => calls().any(|call| matches!(call, Call::Create { .. })),
-            // This replica's own key, of which it lost its memory (H11).
+            // This replica's own key, after its memory was lost (H11).
             Some(home) if home.replica == cx.replica || cx.is_alone => true,
             Some(home) => {
                 calls().any(|c| matches!(c, Call::TakeOver { from } if *from == home.replica))
