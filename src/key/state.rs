@@ -67,7 +67,7 @@ pub struct KeyState {
     pub reserved: Reserved,
     /// The durable holder: a crash of the home cannot take the lock from it. `None` without a holder, or with a volatile one.
     pub kept: Option<Seq>,
-    /// In a hand-over: the time that a first entry without a call at this home has for one at the next home, in milliseconds; 0
+    /// After a hand-over: the time that a first entry, without a call at the home before, has for one here, in milliseconds; 0
     /// means a whole TTL (H4). So an abandoned entry does not stay first from home to home.
     pub first_left_ms: u32,
     /// The live entries in the order of their seqs (I1).
@@ -233,10 +233,10 @@ impl KeyState {
             return Err("an ended entry is live");
         }
         if !(Seq::FIRST..=self.next).contains(&self.ended.complete_from) {
-            return Err("the list of ends is complete from a seq out of range");
+            return Err("complete_from is out of range");
         }
         if self.ended.unknown.end > self.next {
-            return Err("an end is unknown that cannot be");
+            return Err("unknown ends reach beyond next");
         }
         Ok(())
     }

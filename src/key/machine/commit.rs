@@ -72,7 +72,7 @@ impl Machine {
                 // The store contradicts itself: pause before asking it again.
                 SwapOutcome::Conflict(state) if *state == **serving.row.known() => {
                     serving.row.doubt();
-                    let why = "the store refused a change of a row that is as it was".into();
+                    let why = "the store refused a change although the row is unchanged".into();
                     out.push(Effect::Report(Report::InDoubt { why }));
                     self.pause(true, out);
                 }
