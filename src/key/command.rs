@@ -6,17 +6,17 @@ use crate::lock::{EndReason, EndedAs, Fence, FenceError, Liveness, Mode, Replica
 /// The arguments of a new entry.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct NewEntry {
-    /// Names the call and who made it: the same tag finds the same entry while it lives, and how it ended after that (I5).
+    /// Names the request and its client: the same tag finds the same entry while it lives, and later its end (I5).
     pub tag: Tag,
-    /// How it shall hold the key.
+    /// Its lock mode.
     pub mode: Mode,
-    /// What it shall live by.
+    /// Its own TTL, or a session.
     pub liveness: Liveness,
-    /// Who asks, as far as the server knows.
+    /// The client's identity; empty if unknown.
     pub identity: Box<str>,
     /// A label for people.
     pub owner: Box<str>,
-    /// When, in milliseconds since 1970, for people only.
+    /// The time of its creation, in milliseconds since 1970, for people only.
     pub created_at_ms: i64,
 }
 
@@ -37,7 +37,7 @@ impl NewEntry {
     }
 }
 
-/// What the home knows of the writes of a holder that goes, or goes with its key to another home (I7).
+/// The home's knowledge of the writes of a holder that ends, or goes to another home with its key (I7).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WritesOfHolder {
     /// The value was rewritten under this grant.
@@ -47,36 +47,35 @@ pub struct WritesOfHolder {
 }
 
 impl WritesOfHolder {
-    /// Of an entry that was never answered HELD.
+    /// An entry that was never answered HELD.
     pub const NONE: WritesOfHolder = WritesOfHolder {
         synced: false,
         open: false,
     };
 }
 
-/// One thing to decide about a key. All but TakeOver are the home's own (H1). Each is idempotent against the state, so
-/// that one of unknown outcome is simply decided again.
+/// A decision about a key. All but TakeOver are the home's own (H1). Each is idempotent against the state: after an unknown
+/// outcome it is simply decided again.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Command {
-    /// Become the home: of a key that has none, or whose home stopped, is down, or lost its memory of the key (H3).
+    /// Become the home of a key without one, or with a home that stopped, is down, or lost its memory of the key (H3).
     TakeOver {
         /// The home until now; refused if it is another one.
         from: Option<Home>,
         /// The new home.
         to: ReplicaId,
-        /// The timestamp of a value that the data table already holds, in microseconds, where the key has no row yet
-        /// (I2).
+        /// The timestamp of the value in the data table, in microseconds, if the key has no row yet (I2).
         past: Option<u64>,
     },
     /// Add an entry at the end of the queue.
     Create(NewEntry),
-    /// End an entry by the wish of its client: the holder, or a waiter.
+    /// End an entry, the holder or a waiter, by the wish of its client.
     Release {
         /// The entry.
         seq: Seq,
         /// Its tag.
         tag: Tag,
-        /// What the holder's writes came to.
+        /// The holder's writes.
         writes: WritesOfHolder,
     },
     /// End an entry for another reason.
@@ -85,41 +84,41 @@ pub enum Command {
         seq: Seq,
         /// Its tag.
         tag: Tag,
-        /// Why.
+        /// The reason.
         reason: EndReason,
-        /// Refused unless this is the grant in force: of a holder that was found unclaimed under it.
+        /// Refused unless this is the grant in force, for a holder that was found unclaimed under it.
         only_under: Option<Fence>,
     },
-    /// Grant the key to the first entry, where that could not be done when it became the first.
+    /// Grant the key to the first entry, if that was not possible when it became the first.
     Grant,
     /// Get more write timestamps for the holder (I3).
     Extend {
-        /// The fence whose timestamps are used up.
+        /// The exhausted fence.
         fence: Fence,
-        /// A timestamp seen in the data that is above them.
+        /// A timestamp in the data above that fence.
         past: Option<u64>,
     },
-    /// Give the key to another replica (H4).
+    /// Hand the key over to another replica (H4).
     HandOver {
         /// The new home.
         to: ReplicaId,
-        /// What the holder's writes came to; `None` of a first entry that was never answered HELD: it goes ungranted.
+        /// The holder's writes; `None` if it was never answered HELD: it goes without its grant.
         holder: Option<WritesOfHolder>,
-        /// For how long the first entry may go unheard at its next home, in milliseconds; 0: for a whole TTL.
+        /// The time that the first entry has for a call at the next home, in milliseconds; 0 means a whole TTL.
         left_ms: u32,
     },
 }
 
-/// What came of one command.
+/// The outcome of one command.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
     /// TakeOver: this replica is the home (now, or already).
     Home(Home),
-    /// Create: here is the entry.
+    /// Create: the entry.
     Created {
         /// Its number.
         seq: Seq,
-        /// An earlier call of the same request had made it.
+        /// An earlier call of the same request created it.
         existed: bool,
     },
     /// Release: ended now.
@@ -146,29 +145,29 @@ pub enum Outcome {
 pub enum Refusal {
     /// Another replica, or the same one in another term, is the home; `None`: the key has none.
     NotHome(Option<Home>),
-    /// The queue has as many entries as it may have.
+    /// The queue is full.
     QueueFull {
         /// The limit in force.
         entries_max: usize,
     },
-    /// Nine tenths of that are in use, and the identity of the new entry has its share of them.
+    /// Nine tenths of the queue are in use, and the identity of the new entry has used its share.
     QueueShareUsed {
-        /// How many each identity may have of the last tenth.
+        /// The share of each identity in the last tenth.
         share: usize,
     },
     /// The numbers of the key are used up.
     SeqUsedUp,
     /// No fence can be taken.
     Fence(FenceError),
-    /// This machine's clock is known to be wrong: no fence is taken.
+    /// This machine's clock is wrong: it takes no fence.
     ClockIsWrong,
     /// The request_id belongs to an entry with other arguments.
     RequestMismatch {
         /// The argument that differs.
         field: &'static str,
     },
-    /// The key never gave out this entry.
+    /// The key never issued this entry.
     NeverIssued,
-    /// The grant is not the one named, or nobody holds the key.
+    /// Another grant is in force, or nobody holds the key.
     OtherGrant,
 }

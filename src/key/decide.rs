@@ -9,29 +9,28 @@ use crate::lock::{
 };
 use fermata_guard::shares::{self, NoShare};
 
-/// What commands make of a state.
+/// The result of commands on a state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Decision {
-    /// The state after all of them, as a write-through home commits it: one version up if any of them changed it.
+    /// The state after all commands, as a write-through home commits it: one version up if any of them changed it.
     pub state: KeyState,
-    /// One outcome a command, in their order. Each tells of the state at its turn: a later command may have ended the
-    /// same entry again, so what holds now is asked of `state`.
+    /// One outcome per command, in order. A later command may have ended the same entry: the present is in `state`.
     pub outcomes: Vec<Outcome>,
 }
 
-/// Who decides, with what in hand.
+/// The deciding replica, with its clock and its bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Decider<'a> {
     /// The replica.
     pub replica: ReplicaId,
-    /// The wall clock in microseconds since 1970; it only moves fences forward (I2). `None` while this machine's clock
-    /// is known to be wrong: then no fence is taken.
+    /// The wall clock in microseconds since 1970; it only moves fences forward (I2). `None` while it is known to be wrong: then
+    /// no fence is taken.
     pub now_us: Option<u64>,
     /// The bounds.
     pub limits: &'a CoreLimits,
 }
 
-/// Decides commands one after the other on a state, as one change of the row of a write-through home.
+/// Decides commands in order on a state, as one change of the row of a write-through home.
 pub fn decide(state: &KeyState, commands: &[Command], by: Decider<'_>) -> Decision {
     let mut next = state.clone();
     let mut changed = false;
@@ -51,18 +50,18 @@ pub fn decide(state: &KeyState, commands: &[Command], by: Decider<'_>) -> Decisi
     }
 }
 
-/// What came of one command.
+/// The result of one command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Applied {
-    /// What it came to.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// The state is another one.
+    /// The state changed.
     pub changed: bool,
 }
 
-/// Decides one command. A command that is refused changes nothing, and none changes the version.
+/// Decides one command. A refused command changes nothing, and no command changes the version.
 ///
-/// What is reserved ahead of the row is not looked at: whoever tells of an outcome asks first whether the row allows it.
+/// The reserve of the row plays no part here: the row must allow an outcome before it is told.
 pub fn apply(state: &mut KeyState, command: &Command, by: Decider<'_>) -> Applied {
     let mut deciding = Deciding {
         state,
@@ -126,7 +125,7 @@ impl Deciding<'_> {
             && home.replica == to
             && from.is_none_or(|from| from.term < home.term)
         {
-            // An earlier try of this command, of then unknown outcome, took effect.
+            // An earlier try, of unknown outcome, took effect.
             return Ok(Outcome::Home(home));
         }
         if self.state.home != from {
@@ -138,7 +137,7 @@ impl Deciding<'_> {
         };
         match from {
             None => {
-                // Nobody wrote under a fence of this row: the first one lies above what the data holds.
+                // No write has a fence of this row: the first fence lies above the data.
                 if let Some(past) = past {
                     self.check_past(past)?;
                     self.state.fence = self.state.fence.max(Fence(past));
@@ -149,22 +148,21 @@ impl Deciding<'_> {
         self.state.home = Some(home);
         self.changed = true;
         if self.state.grant == Fence::NONE {
-            // Where no fence can be taken the first entry waits for one, and the key has a home all the same.
+            // Without a fence the first entry waits, and the key has a home all the same.
             let _ = self.grant_first();
         }
         Ok(Outcome::Home(home))
     }
 
-    /// What a home that is gone may have done ahead of the row is jumped over, and what it may have granted there ends
-    /// with it. The holder that it had made durable stays, under a new grant; the key is unsynced if anybody may have held
-    /// it (I7).
+    /// Jumps over all that a gone home may have done ahead of the row. Its volatile entries end with it. Its durable holder
+    /// stays, under a new grant. The key is unsynced if anybody may have held it (I7).
     fn leave_behind(&mut self, past: Option<u64>) -> Result<(), Refusal> {
         let may_be_behind = self.state.may_be_behind();
         let may_have_held =
             self.state.grant != Fence::NONE || self.state.reserved.volatile_end > self.state.head();
         let kept = self.state.kept;
         let fence_end = self.state.reserved.fence_end.max(self.state.width_end());
-        // Taken before anything is changed, since it may be refused.
+        // Taken before any change, since it may be refused.
         let fence = match kept {
             Some(_) => Some(self.fence_from(fence_end, self.by.limits.width_min, past)?),
             None => None,
@@ -176,7 +174,7 @@ impl Deciding<'_> {
         self.state.entries.retain(|e| !is_lost(e));
         self.state.next = self.state.next.max(self.state.reserved.seq_end);
         if may_be_behind {
-            // Released, or lost with the home. What the row had not listed before them was released.
+            // These were released, or lost with the home. Entries before them that the row had not listed were released.
             let unknown = unknown_from..self.state.next;
             self.state.ended.forget(unknown);
         }
@@ -192,8 +190,8 @@ impl Deciding<'_> {
         Ok(())
     }
 
-    /// Whether the queue has room for one more entry of this identity. Those of none are refused here by a full queue only:
-    /// which machine they came from the engine knows.
+    /// Whether the queue has room for one more entry of this identity. Without an identity only a full queue refuses here: the
+    /// engine knows the client's machine.
     fn admit(&self, identity: &str) -> Result<(), Refusal> {
         let entries_max = self.by.limits.entries_max;
         let entries = &self.state.entries;
@@ -231,7 +229,7 @@ impl Deciding<'_> {
         if seq > Seq::LAST {
             return Err(Refusal::SeqUsedUp);
         }
-        // Refused before there is an entry that could not be granted.
+        // Refused before an entry exists that could not be granted.
         let fence = match self.state.entries.is_empty() {
             true => Some(self.new_fence(self.by.limits.width_min, None)?),
             false => None,
@@ -314,7 +312,7 @@ impl Deciding<'_> {
             .saturating_mul(8)
             .min(self.by.limits.width_max)
             .max(self.by.limits.width_min);
-        // The holder stays the same, so its fence need not move with the clock, only beyond what it used (I2).
+        // The holder stays the same: its fence need not follow the clock, only exceed its used timestamps (I2).
         let now_us = self.by.now_us.unwrap_or(self.state.fence.0);
         self.state.fence = self.fence_at(now_us, width, past)?;
         self.state.width = width;
@@ -348,7 +346,7 @@ impl Deciding<'_> {
         Ok(Outcome::HandedOver)
     }
 
-    /// The index of a live entry, or how it ended.
+    /// The index of a live entry, or its end.
     fn live(&self, seq: Seq, tag: Tag) -> Result<Result<usize, Outcome>, Refusal> {
         match self.state.lookup(seq, tag) {
             Lookup::Live(at) => Ok(Ok(at)),
@@ -368,7 +366,7 @@ impl Deciding<'_> {
         Some(entry)
     }
 
-    /// Whether the next holder must rewrite the value (I7).
+    /// Notes whether the next holder must rewrite the value (I7).
     fn note_writes(&mut self, writes: WritesOfHolder) {
         if writes.open {
             self.state.unsynced = true;
@@ -403,14 +401,14 @@ impl Deciding<'_> {
         .map_err(Refusal::Fence)
     }
 
-    /// As `new_fence`, above all that a home that is gone may have used.
+    /// As `new_fence`, above all that a gone home may have used.
     fn fence_from(&self, end: u64, width: u32, past: Option<u64>) -> Result<Fence, Refusal> {
         let now_us = self.now_us()?;
         let last_used = Fence(end.saturating_sub(1).max(self.state.fence.0));
         next_fence(last_used, 1, width, now_us, past, self.by.limits).map_err(Refusal::Fence)
     }
 
-    /// Whether a first fence can lie above what the data holds.
+    /// Whether a first fence can lie above the data.
     fn check_past(&self, past: u64) -> Result<(), Refusal> {
         let now_us = self.now_us()?;
         let width = self.by.limits.width_min;
@@ -423,7 +421,7 @@ impl Deciding<'_> {
         self.by.now_us.ok_or(Refusal::ClockIsWrong)
     }
 
-    /// A new grant: a fence of its own, its slot at the least width.
+    /// A new grant: a new fence with the least width.
     fn set_grant(&mut self, fence: Fence) {
         self.state.grant = fence;
         self.state.fence = fence;

@@ -6,26 +6,26 @@ use std::sync::Arc;
 use super::state::{Entry, KeyState, Reserved};
 use crate::lock::{Fence, Seq};
 
-/// When what a home decided is written to the row.
+/// When decisions are written to the row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum CommitMode {
-    /// Before anybody learns of it: nothing lies ahead of the row.
+    /// Before their answers: nothing lies ahead of the row.
     #[default]
     WriteThrough,
-    /// Later, within what the row reserves.
+    /// Later, within the reserve of the row.
     WriteBack(Reserve),
 }
 
-/// How far ahead of its row a write-back home may go.
+/// The allowed lead of a write-back home over its row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Reserve {
     /// Seqs.
     pub seqs: u64,
-    /// Timestamps, in microseconds from the clock, or from the fence where that is ahead of it.
+    /// Timestamps, in microseconds from the clock, or from a fence ahead of it.
     pub fence_us: u64,
-    /// The same, once the fence is `far_us` ahead of the clock: so that take-overs do not carry it further and further.
+    /// The same, for a fence that is `far_us` ahead of the clock: so take-overs do not carry it ever further.
     pub fence_us_if_far: u64,
-    /// How far ahead that is, in microseconds.
+    /// A fence this far ahead of the clock counts as far, in microseconds.
     pub far_us: u64,
 }
 
@@ -55,43 +55,41 @@ impl Reserve {
     }
 }
 
-/// Who of the queue survives the home that commits it.
+/// The entries that survive the home.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Survivors {
-    /// Everybody, and nothing was granted that the row does not say: write-through, and a hand-over.
+    /// All, and nothing was granted ahead of the row: write-through, and a hand-over.
     All,
-    /// The same where nobody was answered that the holder is one: the next home waits for it no longer than for any other.
+    /// All, with a holder that was never answered HELD: the next home waits for it no longer than for any other.
     AllOfUnheard,
-    /// The holder, and whoever the row lists behind it.
+    /// The holder, and the entries that the row lists behind it.
     Holder,
-    /// Those behind the first so many, as far as the row lists them: the others may be granted, and may end, without the
-    /// row knowing.
+    /// The listed entries behind this many first ones, which may be granted, and may end, ahead of the row.
     Behind(usize),
 }
 
-/// What a commit is made of.
+/// The parts of a commit.
 #[derive(Clone, Copy, Debug)]
 pub struct NextRow<'a> {
-    /// The row that it replaces; with another home or term, where this is a take-over or a hand-over.
+    /// The row to replace. A take-over or a hand-over has another home or term.
     pub row: &'a KeyState,
-    /// How far ahead of it the home may go.
+    /// The allowed lead of the home.
     pub mode: CommitMode,
-    /// Who survives the home.
+    /// The entries that survive the home.
     pub survivors: Survivors,
-    /// Entries that may be granted without the row knowing are listed as well, so that it knows of the ends beyond them.
+    /// Volatile entries are listed as well, so that the row knows of the ends beyond them.
     pub lists_volatile: bool,
-    /// How many entries may be added and deleted.
+    /// Entries that may be added and deleted.
     pub changes_max: usize,
-    /// How many seqs the row may come to know of: those that ended unknown to it are written as well, where they stand
-    /// between live ones.
+    /// Seqs that the row may come to know. Ended seqs unknown to it are written, too, if they stand between live ones.
     pub seqs_max: u64,
     /// The wall clock in microseconds since 1970, unless it is wrong.
     pub now_us: Option<u64>,
 }
 
 impl NextRow<'_> {
-    /// The next row of a home in this state: a prefix of its queue, in the order of seqs (I1). What does not fit stays for the
-    /// commit after it; entries that ended and could not be deleted yet are still listed.
+    /// The next row of a home in this state: a prefix of its queue, in the order of seqs (I1). The rest stays for the next
+    /// commit; ended entries that could not be deleted yet are still listed.
     pub fn of(&self, state: &KeyState) -> KeyState {
         let is_same_term = self.row.home == state.home;
         let (entries, next) = self.listed(state);
@@ -146,7 +144,7 @@ impl NextRow<'_> {
                 row.kept = holder;
                 row.reserved.volatile_end = holder.map_or(Seq(0), |seq| Seq(seq.0 + 1));
             }
-            // Entries that ended are listed before it, and it may have written.
+            // Ended entries are listed before the holder, and it may have written.
             Survivors::All | Survivors::AllOfUnheard | Survivors::Holder => {
                 let beyond = holder.map_or(Seq(0), |seq| Seq(seq.0 + 1));
                 row.reserved.volatile_end = beyond.max(reserved_before.volatile_end);
@@ -160,16 +158,16 @@ impl NextRow<'_> {
         row
     }
 
-    /// The entries of the next row, and the seq from which on it knows nothing.
+    /// The entries of the next row, and the first seq unknown to it.
     fn listed(&self, state: &KeyState) -> (VecDeque<Arc<Entry>>, Seq) {
-        // Where all may be granted without the row knowing, it need not list them.
+        // If all entries may be granted ahead of the row, it need not list them.
         let adds = match self.survivors {
             Survivors::All | Survivors::AllOfUnheard | Survivors::Holder => true,
             Survivors::Behind(first) => self.lists_volatile || first < state.entries.len(),
         };
         let mut listed = VecDeque::with_capacity(state.entries.len());
         let mut changes = 0;
-        // Below the head nothing is written.
+        // Nothing is written below the head.
         let head = state.entries.front().map_or(state.next, |first| first.seq);
         let seqs_end = Seq(self.row.next.max(head).0.saturating_add(self.seqs_max));
         let mut next = None;
@@ -190,7 +188,7 @@ impl NextRow<'_> {
         for ended in before {
             self.delete(ended, &mut changes, &mut listed);
         }
-        // One that is listed was listed before, and whatever is before it as well.
+        // A listed entry was listed before, and so was everything before it.
         let last = listed.back().map_or(Seq(0), |entry| entry.seq);
         let next = next.filter(|next| *next > last).unwrap_or(state.next);
         let next = match next > seqs_end {
@@ -209,7 +207,7 @@ impl NextRow<'_> {
     }
 }
 
-/// How many entries a row that survives whole would add and delete.
+/// Entries that a commit of the whole state would add and delete.
 pub fn changes(state: &KeyState, row: &KeyState) -> usize {
     let both = state
         .entries

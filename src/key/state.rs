@@ -10,32 +10,32 @@ use crate::lock::{Ended, EndedAs, Fence, Liveness, Lookup, Mode, ReplicaId, Seq,
 pub struct Entry {
     /// Its number.
     pub seq: Seq,
-    /// How it holds the key.
+    /// Its lock mode.
     pub mode: Mode,
-    /// What its secret comes to: whose request made it, and who may act for it. The same tag finds the same entry for as long
-    /// as it lives (I5).
+    /// The digest of its secret: names the request that made it, and the client that may act for it. The same tag finds the same
+    /// entry while it lives (I5).
     pub tag: Tag,
-    /// What it lives by.
+    /// Its own TTL, or a session.
     pub liveness: Liveness,
-    /// Who its creator was, as far as the server knows; empty if it does not.
+    /// The identity of its creator; empty if unknown.
     pub identity: Box<str>,
-    /// The label its creator gave, for people.
+    /// The label of its creator, for people.
     pub owner: Box<str>,
-    /// When it was created by its creator's clock, in milliseconds since 1970. For people only (I9).
+    /// Its creation by its creator's clock, in milliseconds since 1970. For people only (I9).
     pub created_at_ms: i64,
 }
 
-/// The replica that decides about a key, and since which change of home.
+/// The replica that decides about a key, and its term.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Home {
-    /// Which replica.
+    /// The replica.
     pub replica: ReplicaId,
-    /// Raised by one with every change of home, as a term in Raft.
+    /// Raised by one with every change of home, like a term in Raft.
     pub term: u64,
 }
 
-/// What a home may use without another commit. With write-through nothing lies ahead of the row: `seq_end` is
-/// `next`, `fence_end` is the end of the fence's width, and `volatile_end` is 0.
+/// The reserve that a home may use without another commit. With write-through nothing lies ahead of the row: `seq_end` is `next`,
+/// `fence_end` is the end of the fence's width, and `volatile_end` is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Reserved {
     /// Seqs below it may have been given out in this term.
@@ -59,17 +59,16 @@ pub struct KeyState {
     pub grant: Fence,
     /// The fence that the holder's writes use: `grant`, or more after Extend. Stays when the holder goes.
     pub fence: Fence,
-    /// How many timestamps belong to `fence` (I3).
+    /// The number of timestamps in `fence` (I3).
     pub width: u32,
     /// A write of a former grant may still arrive: the value is rewritten before HELD is answered under the next one (I7).
     pub unsynced: bool,
-    /// What may have been used ahead of this row.
+    /// The reserve ahead of this row.
     pub reserved: Reserved,
-    /// The holder, once a crash of the home cannot take the lock from it; `None` where nobody holds the key, or only
-    /// the home's memory says so.
+    /// The durable holder: a crash of the home cannot take the lock from it. `None` without a holder, or with a volatile one.
     pub kept: Option<Seq>,
-    /// In a hand-over: for how long the first entry, of which the home before did not hear, may go unheard at the next one,
-    /// in milliseconds; 0 where it has a whole TTL (H4). So one that is gone does not stay first by going from home to home.
+    /// After a hand-over: the time that a first entry, without a call at the home before, has for one here, in milliseconds; 0
+    /// means a whole TTL (H4). So an abandoned entry does not stay first from home to home.
     pub first_left_ms: u32,
     /// The live entries in the order of their seqs (I1).
     pub entries: VecDeque<Arc<Entry>>,
@@ -126,7 +125,7 @@ impl KeyState {
         self.first().map_or(self.next, |entry| entry.seq)
     }
 
-    /// The live entry with this seq: how many are ahead of it.
+    /// The position of the live entry with this seq: the number of entries ahead.
     pub fn position(&self, seq: Seq) -> Option<usize> {
         self.entries.binary_search_by(|e| e.seq.cmp(&seq)).ok()
     }
@@ -136,23 +135,23 @@ impl KeyState {
         self.position(seq).and_then(|at| self.entries.get(at))
     }
 
-    /// Whether this row alone keeps an entry through a crash of its home: as the holder, or with its turn in the queue.
+    /// Whether this row alone carries an entry through a crash of its home: as the holder, or at its place in the queue.
     pub fn keeps(&self, seq: Seq) -> bool {
         let is_listed = self.position(seq).is_some();
         self.kept == Some(seq) || (is_listed && seq >= self.reserved.volatile_end)
     }
 
-    /// How an entry that is not live, and was given out, is known to have ended.
+    /// The known end of an issued entry that is not live.
     pub fn end_of(&self, seq: Seq) -> EndedAs {
         self.ended.end_of(seq)
     }
 
-    /// Whether an entry had this number, or has it.
+    /// Whether an entry has or had this number.
     pub fn has_issued(&self, seq: Seq) -> bool {
         (Seq::FIRST..self.next).contains(&seq)
     }
 
-    /// What a seq and its tag mean here.
+    /// The meaning of a seq and its tag.
     pub fn lookup(&self, seq: Seq, tag: Tag) -> Lookup {
         if !self.has_issued(seq) {
             return Lookup::NeverIssued;
@@ -166,17 +165,17 @@ impl KeyState {
         self.ended.lookup(seq, tag)
     }
 
-    /// Whether a home of this row may have granted the key, or ended entries, without the row knowing of it.
+    /// Whether a home of this row may have granted the key, or ended entries, ahead of the row.
     pub fn may_be_behind(&self) -> bool {
         self.reserved.volatile_end > self.head() || self.reserved.seq_end > self.next
     }
 
-    /// The end of the timestamps that belong to the fence.
+    /// The end of the fence's timestamps.
     pub(super) fn width_end(&self) -> u64 {
         self.fence.0.saturating_add(u64::from(self.width))
     }
 
-    /// Reserves nothing ahead of the row (H5, write-through): what is decided is committed before it is answered.
+    /// Reserves nothing ahead of the row (H5, write-through): decisions are committed before they are answered.
     pub(super) fn reserve_nothing(&mut self) {
         self.reserved = Reserved {
             seq_end: self.next,
@@ -186,8 +185,7 @@ impl KeyState {
         self.kept = self.holder().map(|entry| entry.seq);
     }
 
-    /// Whether the parts agree with each other; the first that does not. A store calls this on what it read before
-    /// anybody acts on it.
+    /// Checks that the parts agree; the error names the first fault. A store checks each row that it reads before any use.
     pub fn check(&self) -> Result<(), &'static str> {
         if self.next < Seq::FIRST || self.next > Seq(Seq::LAST.0 + 1) {
             return Err("next is out of range");
@@ -235,10 +233,10 @@ impl KeyState {
             return Err("an ended entry is live");
         }
         if !(Seq::FIRST..=self.next).contains(&self.ended.complete_from) {
-            return Err("the list of ends is complete from a seq out of range");
+            return Err("complete_from is out of range");
         }
         if self.ended.unknown.end > self.next {
-            return Err("an end is unknown that cannot be");
+            return Err("unknown ends reach beyond next");
         }
         Ok(())
     }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Where the write timestamps of a holder begin, in microseconds; greater for each later holder of a key. The one that a
-/// holder was granted the key under is its *grant*, the fencing token. 0 is no fence.
+/// The first write timestamp of a holder, in microseconds; higher for each later holder of a key. The first fence of a holder is
+/// its *grant*, the fencing token. 0 is no fence.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Fence(pub u64);
 
@@ -30,16 +30,15 @@ impl fmt::Display for Fence {
 /// The bounds of the core. They are arguments so that a model can keep its space finite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoreLimits {
-    /// How many timestamps belong to a new fence, the one of the sync rewrite included (I3). Below 2
-    /// nothing can be written without an Extend.
+    /// Timestamps in a new fence, the sync's rewrite included (I3). Below 2, every write needs an Extend.
     pub width_min: u32,
-    /// How many at most, after Extend; not below `width_min`.
+    /// Timestamps in a fence after Extend, at most; not below `width_min`.
     pub width_max: u32,
-    /// How many ends other than clean releases a key remembers.
+    /// Ends other than clean releases that a key remembers.
     pub ended_max: usize,
-    /// How many live entries a key may have, the holder included.
+    /// Live entries of a key, the holder included.
     pub entries_max: usize,
-    /// How far a fence may run ahead of the clock, in microseconds; `None`: as far as it fits.
+    /// The lead of a fence over the clock, in microseconds; `None`: no limit but its size.
     pub ahead_us_max: Option<u64>,
 }
 
@@ -55,7 +54,7 @@ impl Default for CoreLimits {
     }
 }
 
-/// A fence could not be taken; nothing was changed.
+/// No fence could be taken; nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum FenceError {
     /// The next timestamps would not fit a signed 64-bit integer.
@@ -66,12 +65,12 @@ pub enum FenceError {
         "the next fencing token would be {ahead_us} µs ahead of the clock; the limit is {limit_us} µs"
     )]
     TooFarAhead {
-        /// How far ahead it would be, in microseconds.
+        /// Its lead over the clock, in microseconds.
         ahead_us: u64,
         /// The limit in force, in microseconds.
         limit_us: u64,
     },
-    /// The same, since the value of the key carries a timestamp from there.
+    /// The same, caused by the timestamp of the key's value.
     #[error(
         "the value of this key was written with the timestamp {past_us} µs, which is {ahead_us} µs ahead of the clock; \
          the limit is {limit_us} µs"
@@ -79,15 +78,15 @@ pub enum FenceError {
     PastTooFarAhead {
         /// The timestamp of the value, in microseconds since 1970.
         past_us: u64,
-        /// How far ahead it is, in microseconds.
+        /// Its lead over the clock, in microseconds.
         ahead_us: u64,
         /// The limit in force, in microseconds.
         limit_us: u64,
     },
 }
 
-/// Takes the fence after `fence`, whose slot is `width` timestamps wide: above all of those, above
-/// `past`, and not below the clock (I2). The clock only moves it forward.
+/// Takes the fence after `fence` and its `width` timestamps, above `past`, and not below the clock (I2). The clock only moves it
+/// forward.
 pub(crate) fn next_fence(
     fence: Fence,
     width: u32,
@@ -96,7 +95,7 @@ pub(crate) fn next_fence(
     past: Option<u64>,
     limits: &CoreLimits,
 ) -> Result<Fence, FenceError> {
-    // At least one further, whatever the width: a fence is never 0 ("no fence"), nor the one before it.
+    // At least one further, whatever the width: a fence is never 0 ("no fence"), nor its predecessor.
     let after_slot = fence
         .0
         .checked_add(u64::from(width.max(1)))

@@ -4,10 +4,10 @@ use uuid::Uuid;
 
 use super::{EntryName, Fence, InvalidKey, Key, LockRef, Secret, Seq, SessionId, TableName};
 
-/// The longest error about a text, in bytes: it tells what is wrong, and does not repeat the text.
+/// The longest error about a text, in bytes: it names the fault without repeating the text.
 const ERROR_BYTES_MAX: usize = 250;
 
-/// A lockRef, a key and a table name: none of them takes what it would print in another way, and every key has a lockRef.
+/// A lockRef, a key and a table name: each accepted text prints unchanged, and every key has a lockRef.
 pub fn lock_ref(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
@@ -15,7 +15,7 @@ pub fn lock_ref(bytes: &[u8]) {
     match LockRef::parse(text, "") {
         Ok(lock_ref) => {
             assert_eq!(lock_ref.to_string().parse(), Ok(lock_ref.name()));
-            // Nothing of it is lost, whoever gives it.
+            // No part of it is lost, under any identity.
             let secret = secret_in(text);
             let printed = secret.map(|secret| lock_ref.text(&secret));
             assert_eq!(printed.as_deref(), Some(text));
@@ -51,7 +51,7 @@ pub fn lock_ref(bytes: &[u8]) {
     }
 }
 
-/// Under a limit of this server.
+/// A key under a limit of this server.
 fn key(text: &str, bytes_max: usize) {
     let fits = (1..=bytes_max.min(Key::BYTES_MAX)).contains(&text.len());
     match Key::parse(text, bytes_max) {
@@ -68,7 +68,7 @@ fn key(text: &str, bytes_max: usize) {
     }
 }
 
-/// The secret that stands behind the last dot.
+/// The secret behind the last dot.
 fn secret_in(text: &str) -> Option<Secret> {
     let (_, rest) = text.rsplit_once('.')?;
     let secret = rest.split('@').next()?;

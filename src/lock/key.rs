@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// What of a key is written as `%XX`: all but letters, digits and these.
+/// The bytes of a key that are written as `%XX`: all but letters, digits and these.
 pub(super) const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')
@@ -66,7 +66,7 @@ impl fmt::Debug for TableName {
     }
 }
 
-/// What is locked: 1 to [`Key::BYTES_MAX`] bytes of UTF-8 without control characters.
+/// The name of a lock: 1 to [`Key::BYTES_MAX`] bytes of UTF-8 without control characters.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
@@ -82,7 +82,7 @@ pub enum InvalidKey {
     /// The key has too many bytes.
     #[error("the key has {bytes} bytes; the limit is {max}")]
     TooLong {
-        /// What was given, in bytes.
+        /// The given size, in bytes.
         bytes: usize,
         /// The limit in force, in bytes.
         max: usize,
@@ -90,9 +90,9 @@ pub enum InvalidKey {
     /// The key holds a control character.
     #[error("the key has a control character (U+{code:04X}) at byte {at}")]
     Control {
-        /// The character's number.
+        /// Its code point.
         code: u32,
-        /// Where it is, counted in bytes from 0.
+        /// Its place, in bytes from 0.
         at: usize,
     },
 }
@@ -149,7 +149,7 @@ pub struct KeyId {
     pub key: Key,
 }
 
-/// A hash of a name: the same in every process and every version, since replicas agree by it where a key should live (H8).
+/// A hash of a name, the same in every process and version: by it replicas agree on the place of a key (H8).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NameHash(pub u64);
 
@@ -163,7 +163,7 @@ impl NameHash {
 }
 
 impl KeyId {
-    /// Of table and key. No name has a zero byte, so no two keys have the same bytes.
+    /// The hash of table and key. No name has a zero byte, so no two keys have the same bytes.
     pub fn name_hash(&self) -> NameHash {
         let table = self.table.as_str().bytes();
         NameHash::of(table.chain([0]).chain(self.key.as_str().bytes()))

@@ -13,7 +13,7 @@ use super::key::{ENCODED, InvalidKey, Key, KeyId, TableName};
 use super::secret::{Secret, Tag};
 use super::state::Seq;
 
-/// What one entry in one key's queue is called. Everybody may know it: it lets nobody act.
+/// The name of an entry in the queue of a key. It is public: it lets nobody act.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct EntryName {
     /// The table.
@@ -24,8 +24,8 @@ pub struct EntryName {
     pub seq: Seq,
 }
 
-/// One entry in one key's queue, for whom its client may act; with a grant once it became holder (I11). Printed it is the
-/// name of the entry.
+/// An entry in the queue of a key, for its client to act on; with a grant once it held the key (I11). It prints as the name of
+/// the entry.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct LockRef {
     /// The table.
@@ -34,9 +34,9 @@ pub struct LockRef {
     pub key: Key,
     /// The number of its entry in the queue.
     pub seq: Seq,
-    /// What its secret comes to.
+    /// The tag of its secret.
     pub tag: Tag,
-    /// The fence it was given when it became holder.
+    /// Its grant, once it held the key.
     pub grant: Option<Fence>,
 }
 
@@ -54,7 +54,7 @@ pub struct LockRefError(LockRefFault);
 )]
 pub struct EntryNameError(LockRefFault);
 
-/// What is wrong with it.
+/// The fault of a text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum LockRefFault {
     #[error("{0}")]
@@ -73,7 +73,7 @@ fn malformed(what: &'static str) -> LockRefError {
 }
 
 impl EntryName {
-    /// The key that it is of.
+    /// Its key.
     pub fn key_id(&self) -> KeyId {
         KeyId {
             table: self.table.clone(),
@@ -86,7 +86,7 @@ impl LockRef {
     /// The longest text of any lockRef, in bytes.
     pub const TEXT_BYTES_MAX: usize = TableName::BYTES_MAX + 3 * Key::BYTES_MAX + 96;
 
-    /// What this text means where this client gives it.
+    /// The lockRef in a text, as this identity gives it.
     pub fn parse(text: &str, identity: &str) -> Result<LockRef, LockRefError> {
         let (name, rest) = name_in(text).map_err(LockRefError)?;
         let rest = rest.ok_or(malformed("it has no '.' after the number"))?;
@@ -113,12 +113,12 @@ impl LockRef {
         })
     }
 
-    /// The text of it, for the client alone that this secret is of.
+    /// Its text, only for the client of this secret.
     pub fn text(&self, secret: &Secret) -> String {
         with_grant(&format!("{self}.{}", secret.text()), self.grant)
     }
 
-    /// The key that it is of.
+    /// Its key.
     pub fn key_id(&self) -> KeyId {
         KeyId {
             table: self.table.clone(),
@@ -135,7 +135,7 @@ impl LockRef {
         }
     }
 
-    /// The same entry without its grant: what its lease is called where it has no session.
+    /// The same entry without its grant: the name of its lease, outside sessions.
     #[must_use]
     pub fn without_grant(&self) -> LockRef {
         LockRef {
@@ -145,7 +145,7 @@ impl LockRef {
     }
 }
 
-/// The text of a lockRef as its client gave it, with this grant.
+/// The text of a lockRef from its client, with this grant.
 pub fn with_grant(text: &str, grant: Option<Fence>) -> String {
     let (bare, _) = text.rsplit_once('@').unwrap_or((text, ""));
     match grant {
@@ -192,7 +192,7 @@ fn number(text: &str) -> Option<u64> {
     text.parse().ok()
 }
 
-/// The name that a text begins with, and what stands behind it after a dot, if anything does.
+/// The name at the beginning of a text, and the rest after a dot, if there is one.
 fn name_in(text: &str) -> Result<(EntryName, Option<&str>), LockRefFault> {
     if text.len() > LockRef::TEXT_BYTES_MAX {
         return Err(LockRefFault::TooLong { bytes: text.len() });

@@ -12,25 +12,25 @@ use uuid::{Builder, Uuid};
 
 use super::key::{KeyId, NameHash};
 
-/// Letters and digits without those that are mistaken for each other (Crockford's base 32).
+/// Letters and digits without look-alikes (Crockford's base 32).
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// In the first digit of a text, beside three of the 128 bits.
+/// A bit of the first digit of a text, beside three of the 128 bits.
 const BOUND: u128 = 8;
 
-/// 128 bits that the client that made an entry, or opened a session, is given, and nobody else.
+/// 128 bits, given only to the client that created an entry or opened a session.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret {
     bits: u128,
-    /// It was made for an identity, and works for no other one. Else it works for whoever has it.
+    /// It was made for an identity, and works for no other. Otherwise it works for every bearer.
     bound: bool,
 }
 
 impl Secret {
-    /// How long its text is, in bytes.
+    /// The length of its text, in bytes.
     pub const TEXT_BYTES: usize = 26;
 
-    /// Of the entry that this client makes of this key by this request: the same however often it asks.
+    /// The secret of the entry that this client creates on this key by this request: the same for every repeat.
     pub fn of_entry(identity: &str, id: &KeyId, request_id: Uuid) -> Secret {
         let (table, key) = (id.table.as_str(), id.key.as_str());
         Secret {
@@ -39,7 +39,7 @@ impl Secret {
         }
     }
 
-    /// Of the session that this client opens by this request: the same however often it asks.
+    /// The secret of the session that this client opens by this request: the same for every repeat.
     pub fn of_session(identity: &str, request_id: Uuid) -> Secret {
         Secret {
             bits: digest("session", request_id.as_bytes(), &[identity]),
@@ -47,13 +47,13 @@ impl Secret {
         }
     }
 
-    /// The tag of the entry that this secret is of, where this client has it: by it a repeated request finds its entry (I5), and
-    /// a lockRef is known as that of its client (I11).
+    /// The tag of this secret's entry, as this identity gives it. By it a repeated request finds its entry (I5), and a lockRef is
+    /// known as its client's (I11).
     pub fn tag(&self, identity: &str) -> Tag {
         Tag(self.kept("tag", identity))
     }
 
-    /// The session that this secret is of, where this client has it.
+    /// The session of this secret, as this identity gives it.
     pub fn session(&self, identity: &str) -> SessionId {
         let bits = self.kept("session id", identity);
         SessionId(Builder::from_custom_bytes(bits.to_be_bytes()).into_uuid())
@@ -68,12 +68,12 @@ impl Secret {
         digest(what, &self.bits.to_be_bytes(), &of)
     }
 
-    /// The text of the session, for the client alone that this secret is of.
+    /// The text of the session, only for the client of this secret.
     pub fn session_text(&self, identity: &str) -> String {
         format!("{}.{}", self.session(identity), self.text())
     }
 
-    /// What a text says; `None` where it is no secret.
+    /// The secret in a text; `None` if the text is malformed.
     pub fn parse(text: &str) -> Option<Secret> {
         if text.len() != Self::TEXT_BYTES {
             return None;
@@ -96,7 +96,7 @@ impl Secret {
         })
     }
 
-    /// As its client gives it. For that client alone.
+    /// Its text, only for its client.
     pub fn text(&self) -> String {
         let first = (self.bits >> 125) | if self.bound { BOUND } else { 0 };
         let rest = (0..Self::TEXT_BYTES - 1).rev();
@@ -116,11 +116,11 @@ fn letter(digit: u128) -> char {
 pub struct SessionId(pub Uuid);
 
 impl SessionId {
-    /// The id of no session: all others are of another kind of UUID.
+    /// The id of no session: all others are UUIDs of another kind.
     const OF_NONE: SessionId = SessionId(Uuid::max());
 
-    /// What the text of a session means where this client gives it: its id, a dot and its secret. Where the secret is not of that
-    /// id, or was made for somebody else, it means a session that nobody ever opened.
+    /// The session in a text, as this identity gives it: its id, a dot and its secret. With a secret of another id or another
+    /// client it is a session that never existed.
     pub fn parse(text: &str, identity: &str) -> Option<SessionId> {
         let (id, secret) = text.split_once('.')?;
         let named = Uuid::try_parse(id)
@@ -133,7 +133,7 @@ impl SessionId {
             SessionId::OF_NONE
         })
     }
-    /// By which replicas are ranked where one is to keep it.
+    /// The hash that ranks replicas as its keeper.
     pub fn name_hash(self) -> NameHash {
         NameHash::of(self.0.as_bytes().iter().copied())
     }
@@ -145,15 +145,15 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// Not its bits: what prints a secret does so by mistake.
+/// Hides the bits: printing a secret is a mistake.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")
     }
 }
 
-/// What the service keeps of the secret of an entry. It lets nobody act, and a lockRef whose number was guessed, or
-/// of an earlier life of the key, has another one, unless the same request made it.
+/// The digest of an entry's secret, kept by the service. It lets nobody act. A lockRef with a guessed number, or from an earlier
+/// life of the key, has another tag, unless the same request made it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(u128);
 
@@ -181,7 +181,7 @@ impl fmt::Debug for Tag {
     }
 }
 
-/// The first 128 bits of a SHA-256 over all of this, with nothing that could pass for something else.
+/// The first 128 bits of a SHA-256 over all arguments, joined unambiguously.
 fn digest(what: &str, bits: &[u8; 16], texts: &[&str]) -> u128 {
     let mut context = Context::new(&SHA256);
     context.update(b"fermata ");

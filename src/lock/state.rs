@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::secret::{SessionId, Tag};
 
-/// The number of an entry in the queue of a key: assigned by the home of the key in the order of Creates (I1), rising,
-/// never reused. Starts at 1.
+/// The number of an entry in the queue of a key: assigned by its home in the order of Creates (I1), rising, never reused. Starts
+/// at 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
 
@@ -42,17 +42,17 @@ impl fmt::Display for ReplicaId {
     }
 }
 
-/// How an entry holds the key once it is its turn. Room is left for shared modes.
+/// The way in which an entry holds the key. Room is left for shared modes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mode {
     /// One holder at a time.
     Exclusive,
 }
 
-/// What an entry lives by.
+/// The source of an entry's liveness.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Liveness {
-    /// Its own time to live, kept valid by its home.
+    /// Its own TTL, kept by its home.
     Own {
         /// In milliseconds.
         ttl_ms: u32,
@@ -68,13 +68,13 @@ pub enum EndReason {
     Expired,
     /// Its session was closed or expired.
     SessionClosed,
-    /// It was the head for one TTL and nobody claimed it (I5).
+    /// It was first for one TTL, and no client claimed it (I5).
     Unclaimed,
     /// An operator ended it.
     Forced {
-        /// Who.
+        /// The operator.
         by: Box<str>,
-        /// Why.
+        /// The reason.
         why: Box<str>,
     },
 }
@@ -93,16 +93,16 @@ pub struct EndedEntry {
 /// The latest ends other than clean releases.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Ended {
-    /// Oldest first, in the order in which they ended.
+    /// Oldest end first.
     pub entries: VecDeque<EndedEntry>,
-    /// From this seq on the list is complete: a seq that has ended and not listed was released cleanly, ...
+    /// From this seq on the list is complete: an ended seq that is not listed was released cleanly, ...
     pub complete_from: Seq,
-    /// ... unless it is one of these, which a home may have given out or ended before it crashed, without the row knowing.
+    /// ... except for these: a home may have given out or ended them ahead of the row before it crashed.
     pub unknown: Range<Seq>,
 }
 
 impl Default for Ended {
-    /// Of a key that nobody used yet.
+    /// The ends of an unused key.
     fn default() -> Self {
         Ended {
             entries: VecDeque::new(),
@@ -123,8 +123,8 @@ impl Ended {
         }
     }
 
-    /// Of these seqs nothing is known but what is listed. One range is kept: of what is below an earlier one nothing is known
-    /// from here on.
+    /// Marks the unlisted ends of these seqs as unknown. Only one range is kept: an earlier one apart from it makes everything
+    /// below its end unknown.
     pub(crate) fn forget(&mut self, seqs: Range<Seq>) {
         let before = std::mem::replace(&mut self.unknown, seqs);
         if before.is_empty() {
@@ -137,7 +137,7 @@ impl Ended {
         }
     }
 
-    /// How an entry that is not live, and was given out, is known to have ended.
+    /// The known end of an issued entry that is not live.
     pub(crate) fn end_of(&self, seq: Seq) -> EndedAs {
         match self.entries.iter().rev().find(|e| e.seq == seq) {
             Some(ended) => EndedAs::Lost(ended.reason.clone()),
@@ -146,13 +146,13 @@ impl Ended {
         }
     }
 
-    /// How the entry that this request made is known to have ended, otherwise than by a clean release.
+    /// The known end of the entry of this request, other than a clean release.
     pub(crate) fn of_tag(&self, tag: Tag) -> Option<EndedAs> {
         let latest = self.entries.iter().rev().find(|e| e.tag == tag);
         latest.map(|ended| EndedAs::Lost(ended.reason.clone()))
     }
 
-    /// As [`Ended::end_of`], of one with this tag; never issued where the one that ended had another.
+    /// As [`Ended::end_of`], for a tag; `NeverIssued` if the ended entry had another one.
     pub(crate) fn lookup(&self, seq: Seq, tag: Tag) -> Lookup {
         let other = |e: &EndedEntry| e.seq == seq && e.tag != tag;
         match self.entries.iter().any(other) {
@@ -162,24 +162,24 @@ impl Ended {
     }
 }
 
-/// How an entry that is gone is known to have ended.
+/// The known end of an entry.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum EndedAs {
     /// Released cleanly.
     Released,
     /// Ended otherwise.
     Lost(EndReason),
-    /// So long ago that the reason is no longer kept, or with the replica that served its key, before a row knew of it.
+    /// The reason is not kept: too old, or lost with the home before its row knew.
     NoLongerKept,
 }
 
-/// What a seq and its tag mean in a state.
+/// The meaning of a seq and its tag in a state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Lookup {
-    /// A live entry: its index in the queue, which is how many are ahead of it.
+    /// A live entry, with its index in the queue: the number of entries ahead.
     Live(usize),
     /// It has ended.
     Ended(EndedAs),
-    /// This key never gave out such an entry.
+    /// This key never issued such an entry.
     NeverIssued,
 }

@@ -9,14 +9,14 @@ use super::within::{GIVEN_UP_AFTER, within};
 use crate::lock::ReplicaId;
 use crate::store::{ReplicaState, StateSwap, StoreError};
 
-/// How often a swap of a state for good is tried.
+/// Tries of a swap to a final state.
 const TRIES: u32 = 4;
 /// The first pause between two tries; each later one is twice the one before.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How many are declared down at once by those who only observe them.
+/// Replicas that observation alone declares down at once.
 pub(super) const DECLARED_AT_ONCE: usize = 16;
 
-/// The one that declares a replica down. Others that want the same wait for it.
+/// The only declaration of a replica in progress. Other callers wait for it.
 struct Declaring<'a> {
     shared: &'a MembershipShared,
     id: ReplicaId,
@@ -29,7 +29,7 @@ impl<'a> Declaring<'a> {
             is_first = open.insert(id);
             is_first
         });
-        // Not made where it is not the first: its drop would end the first one's.
+        // Made only for the first caller: the drop of another one would end the first one's.
         is_first.then(|| Declaring { shared, id })
     }
 }
@@ -59,7 +59,7 @@ impl MembershipShared {
         }
     }
 
-    /// Before a first take-over from it (H3): see [`super::Membership::declare_down`].
+    /// Declares a replica down, before a first take-over from it (H3): see [`super::Membership::declare_down`].
     pub async fn declare_down(&self, id: ReplicaId) -> Result<bool, StoreError> {
         if let Presence::Unsure = self.presence_after_read(id).await {
             return Err(StoreError::Unavailable(
@@ -68,7 +68,7 @@ impl MembershipShared {
         }
         let Some(_declaring) = Declaring::begin(self, id) else {
             let mut open = self.declaring.subscribe();
-            // Bounded, as the work of the first one is. The sender lives as long as this.
+            // Bounded, like the work of the first caller. The sender lives as long as `self`.
             let _ = open.wait_for(|open| !open.contains(&id)).await;
             return match self.observation().presence(id) {
                 Presence::Down => Ok(true),
@@ -108,7 +108,7 @@ impl MembershipShared {
         }
     }
 
-    /// Declares those down that are suspected, in tasks of their own.
+    /// Declares suspected replicas down, in tasks of their own.
     pub fn declare_suspected(self: &Arc<Self>) {
         let suspected: Vec<ReplicaId> = {
             let observation = self.observation();
@@ -136,7 +136,7 @@ impl MembershipShared {
         }
     }
 
-    /// Deletes a row that nobody asks for any more.
+    /// Deletes the row of a replica that is no longer needed.
     pub async fn forget(&self, id: ReplicaId) {
         if let Err(error) = within(&*self.clock, self.store.forget_replica(id)).await {
             let throttle = &self.log_throttles.forget;
@@ -147,7 +147,7 @@ impl MembershipShared {
     }
 }
 
-/// Before each try where the one before failed: nothing before the first.
+/// The pauses before the tries: none before the first.
 pub(super) fn pauses() -> impl Iterator<Item = Duration> {
     let between = (1..TRIES).map(|n| PAUSE * (1 << (n - 1)));
     std::iter::once(Duration::ZERO).chain(between)

@@ -11,7 +11,7 @@ use super::within::within;
 use crate::clock::Clock;
 use crate::store::{ClusterStore, HandOverRequest, HandOverSubject, StoreError};
 
-/// How many hand-over requests are worked at, at once.
+/// Hand-over requests in work at once.
 const OPEN_MAX: usize = 500;
 
 type OpenSubjects = Arc<Mutex<BTreeSet<HandOverSubject>>>;
@@ -20,10 +20,10 @@ fn locked(open: &OpenSubjects) -> MutexGuard<'_, BTreeSet<HandOverSubject>> {
     open.lock()
 }
 
-/// A hand-over request to this replica. While it is kept, the same key is not asked for again in the same term; once it
-/// is dropped, the request comes again with the next read, unless it was forgotten.
+/// A hand-over request to this replica. While it is kept, the same key is not requested again in the same term. Once dropped, it
+/// comes again with the next read, unless it was forgotten.
 pub struct OpenHandOver {
-    /// What is asked.
+    /// The request.
     pub request: HandOverRequest,
     store: Arc<dyn ClusterStore>,
     clock: Arc<dyn Clock>,
@@ -31,8 +31,7 @@ pub struct OpenHandOver {
 }
 
 impl OpenHandOver {
-    /// Deletes the request: the key was handed over, or the request means nothing (any more). If that fails it comes
-    /// again.
+    /// Deletes the request: the key was handed over, or the request is obsolete. If this fails, the request comes again.
     pub async fn forget(self) -> Result<(), StoreError> {
         let forgotten = self.store.forget_hand_over_request(&self.request);
         within(&*self.clock, forgotten).await
@@ -51,7 +50,7 @@ impl Drop for OpenHandOver {
     }
 }
 
-/// Gives each request to whoever works at it, once at a time.
+/// Passes each request on, once at a time.
 pub(super) struct HandOvers {
     store: Arc<dyn ClusterStore>,
     clock: Arc<dyn Clock>,
@@ -73,7 +72,7 @@ impl HandOvers {
         }
     }
 
-    /// What a read showed. What finds no room comes again with the next read.
+    /// Takes the requests of a read. Those without room come again with the next read.
     pub fn saw(&self, requests: Vec<HandOverRequest>) {
         for request in requests {
             let is_first = {

@@ -11,11 +11,11 @@
 //! ```
 //!
 //! Why nobody takes over from a replica that still answers: another one writes Down only after it observed neither a new
-//! heartbeat nor a new incarnation for a whole TTL, and only if the incarnation is still the one that it observed.
-//! - A round that counts was acknowledged while the replica was sure by the round before. So whoever missed its heartbeat
+//! heartbeat nor a new incarnation for a whole TTL, and only over the observed incarnation.
+//! - A round that counts was acknowledged while the replica was sure by the round before. So an observer that missed its heartbeat
 //!   read before that acknowledgement, and had observed the round before, or a later one, less than a TTL earlier.
-//! - One that was silent cannot know what was observed. It changes its incarnation: an observer that saw the old one can no longer
-//!   write Down, and who sees the new one begins to count after the change was sent.
+//! - A silent replica cannot know the observations of others. It changes its incarnation: an observer of the old one can no longer
+//!   write Down, and an observer of the new one begins to count after the change was sent.
 //!
 //! All times are of this machine's CLOCK_BOOTTIME. A machine on which that stood still is found by the read of its own row.
 
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use crate::store::{ReplicaState, StateSwap};
 
-/// How much of the replica TTL a replica answers for; the rest is for clock rates that differ.
+/// The part of the replica TTL for which a replica answers; the rest allows for differing clock rates.
 pub(super) fn safe_part(replica_ttl: Duration) -> Duration {
     replica_ttl / 10 * 9
 }
@@ -40,7 +40,7 @@ pub enum FencedBy {
     /// Its row was deleted.
     #[error("its row was deleted")]
     Missing,
-    /// Its row has a incarnation that it did not write: another process has its id, or the store was set back.
+    /// Its row has an incarnation that it did not write: another process has its id, or the store was set back.
     #[error("its row has incarnation {0}, which it did not write")]
     Incarnation(u32),
     /// Its row has a heartbeat that it did not send: another process has its id, as the clone of a virtual machine does.
@@ -48,20 +48,20 @@ pub enum FencedBy {
     Heartbeat(u64),
 }
 
-/// What a read showed of this replica's own row.
+/// This replica's own row, as read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum OwnRow {
     Missing,
     Present { state: ReplicaState, heartbeat: u64 },
 }
 
-/// A round that was begun: a heartbeat and a read of all rows, sent at the same time.
+/// A round in progress: a heartbeat and a read of all rows, sent together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Round {
     sent: Duration,
-    /// The heartbeat to be written; `None` where there is to be none.
+    /// The heartbeat to write; `None` without one.
     pub heartbeat: Option<u64>,
-    /// The incarnation under which it was sent; `None` if it was sent while silent.
+    /// The incarnation at its start; `None` while silent.
     incarnation: Option<u32>,
 }
 
@@ -76,30 +76,30 @@ pub(super) struct IncarnationChange {
 /// Whether this replica may answer now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Status {
-    /// While CLOCK_BOOTTIME is below this.
+    /// Sure while CLOCK_BOOTTIME is below this.
     SureUntil(Duration),
     Silent,
     Fenced(FencedBy),
     Stopped,
 }
 
-/// What came of the swap that stops this replica.
+/// The outcome of the swap that stops this replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StopOutcome {
-    /// Its row says so, or says that it is down.
+    /// Its row says stopped or down.
     Done,
-    /// To be sent again, if this incarnation is in the row.
+    /// To be sent again, in place of this incarnation.
     Again(u32),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LeasePhase {
-    /// `sent`: when the last round that counts was sent, or the swap or the announcement that this incarnation began with.
+    /// `sent`: the start of the last round that counts, or of the swap or announcement that began this incarnation.
     Sure {
         sent: Duration,
     },
     Silent {
-        /// The incarnation in the row, as far as known: the last confirmed one, or that of a swap of unknown outcome.
+        /// The last known incarnation in the row: a confirmed one, or that of a swap of unknown outcome.
         seen: u32,
         /// Whether the store answered since the last swap was sent.
         answered: bool,
@@ -116,20 +116,20 @@ enum LeasePhase {
 #[derive(Clone, Debug)]
 pub(super) struct ReplicaLease {
     replica_ttl: Duration,
-    /// The highest heartbeat that was sent.
+    /// The highest heartbeat sent.
     heartbeat: u64,
-    /// The incarnation by which it was sure last.
+    /// The last incarnation in which it was sure.
     incarnation: u32,
-    /// The highest incarnation that was ever sent in a swap.
+    /// The highest incarnation ever sent in a swap.
     tried: u32,
     phase: LeasePhase,
 }
 
 impl ReplicaLease {
-    /// The incarnation that a replica is announced with.
+    /// The incarnation of an announcement.
     pub const FIRST_INCARNATION: u32 = 1;
 
-    /// Of a replica that was announced. `sent`: when the first try was sent, from which on others may have observed it.
+    /// The lease of an announced replica. `sent`: the start of the first try, from which on others may have observed it.
     pub fn announced(sent: Duration, heartbeat: u64, replica_ttl: Duration) -> Self {
         ReplicaLease {
             replica_ttl,
@@ -160,10 +160,10 @@ impl ReplicaLease {
         }
     }
 
-    /// A round begins, with a heartbeat so far above the last one, or without. `None` once it is fenced or stopped.
+    /// Begins a round, with a heartbeat this step above the last one, or without one. `None` once it is fenced or stopped.
     ///
-    /// The steps are random: two processes with one id, which send at the same pace, soon see a heartbeat above their
-    /// own. The one that is behind is fenced then, and sends no more, so the other one never sees a higher one.
+    /// The steps are random: of two processes with one id and one pace, one soon sees a heartbeat above its own. It is fenced and
+    /// sends no more, so the other one never sees a higher one.
     pub fn begin_round(&mut self, now: Duration, step: Option<u64>) -> Option<Round> {
         let incarnation = match self.status(now) {
             Status::SureUntil(_) => Some(self.incarnation),
@@ -181,7 +181,7 @@ impl ReplicaLease {
         })
     }
 
-    /// A read showed this row, whenever it was begun. It can fence, and never makes sure.
+    /// A read showed this row, however early it began. It can fence, and never makes sure.
     pub fn saw(&mut self, own: OwnRow) {
         match own {
             OwnRow::Missing => self.fence(FencedBy::Missing),
@@ -194,7 +194,7 @@ impl ReplicaLease {
         }
     }
 
-    /// A round ended: whether its heartbeat was acknowledged, and what its read showed, if it was answered.
+    /// A round ended, with its heartbeat acknowledged or not, and with the own row, if the read was answered.
     pub fn end_round(
         &mut self,
         round: Round,
@@ -205,7 +205,7 @@ impl ReplicaLease {
         if let Some(own) = own {
             self.saw(own);
         }
-        // The silence begins where it should have, however late this is looked at.
+        // The silence begins on time, however late this call is.
         self.status(now);
         let incarnation = self.incarnation;
         let mine = |own| matches!(own, OwnRow::Present { state: ReplicaState::Up(up), .. } if up == incarnation);
@@ -220,8 +220,7 @@ impl ReplicaLease {
         }
     }
 
-    /// The swap to be sent now, by which a silent replica comes back. One at a time, and only if the store answered
-    /// anything since the last one.
+    /// The swap to send now, to end the silence. One at a time, and only if the store answered since the last one.
     pub fn come_back(&mut self, now: Duration) -> Option<IncarnationChange> {
         self.status(now);
         let LeasePhase::Silent {
@@ -232,7 +231,7 @@ impl ReplicaLease {
         else {
             return None;
         };
-        // Never a incarnation that was tried before: so an earlier swap of unknown outcome cannot apply after a later one.
+        // Never an incarnation that was tried before: so an earlier swap of unknown outcome cannot apply after a later one.
         let next = self.tried.checked_add(1)?;
         self.tried = next;
         (*answered, *swapping) = (false, true);
@@ -243,8 +242,8 @@ impl ReplicaLease {
         })
     }
 
-    /// What came of that swap. Nothing but an applied one makes sure: to find its incarnation in the row proves nothing where
-    /// another process has the same id.
+    /// The outcome of that swap. Only an applied swap makes sure: its incarnation in the row may be another process's with the
+    /// same id.
     pub fn swapped(&mut self, change: IncarnationChange, came: &StateSwap, now: Duration) {
         let LeasePhase::Silent {
             answered, swapping, ..
@@ -267,8 +266,8 @@ impl ReplicaLease {
         }
     }
 
-    /// Nothing is answered from here on. The incarnation to replace by Stopped; `None` of one that was fenced, which writes no
-    /// more: its id may be another's.
+    /// Nothing is answered from here on. Returns the incarnation to replace by Stopped; `None` once fenced: the id may be another
+    /// process's.
     pub fn stop(&mut self) -> Option<u32> {
         let seen = match self.phase {
             LeasePhase::Sure { .. } => self.incarnation,
@@ -279,14 +278,14 @@ impl ReplicaLease {
         Some(seen)
     }
 
-    /// What came of that swap.
+    /// The outcome of that swap.
     pub fn stopped(&mut self, came: &StateSwap) -> StopOutcome {
         let LeasePhase::Stopped { seen } = &mut self.phase else {
             return StopOutcome::Done;
         };
         match came {
             StateSwap::Applied => StopOutcome::Done,
-            // A swap of its own of unknown outcome was applied.
+            // Its own swap of unknown outcome was applied.
             StateSwap::Conflict(Some(ReplicaState::Up(up)))
                 if (self.incarnation..=self.tried).contains(up) =>
             {
@@ -298,7 +297,7 @@ impl ReplicaLease {
         }
     }
 
-    /// A swap met this incarnation, or no row.
+    /// A swap met this row, or none.
     fn met(&mut self, row: Option<ReplicaState>) {
         match row {
             None => self.fence(FencedBy::Missing),
@@ -321,7 +320,7 @@ impl ReplicaLease {
             (ReplicaState::Up(up), _) if up > self.tried => self.fence(FencedBy::Incarnation(up)),
             // A swap of unknown outcome was applied. (While sure, no tried incarnation is above its own.)
             (ReplicaState::Up(up), LeasePhase::Silent { seen, .. }) => *seen = up.max(*seen),
-            // Of a read that was begun before the last change.
+            // The read began before the last change.
             (ReplicaState::Up(_), _) => {}
         }
     }

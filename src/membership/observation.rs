@@ -16,18 +16,18 @@ use super::ranking::{self, Candidate};
 use crate::lock::{NameHash, ReplicaId};
 use crate::store::{ReplicaRow, ReplicaState, StateSwap};
 
-/// The longest interval between two reads that counts in full: that of a read which took as long as one may, and the
-/// pause before it. Of a longer one, in which reads failed or the observer slept, so much counts. It is not left out, or
-/// nobody would ever be suspected where only some reads come through.
+/// The longest interval between two reads that counts in full: the longest read, and the pause before it. A longer one, with
+/// failed reads or a sleeping observer, counts as this one. It does count: otherwise nobody would ever be suspected while only
+/// some reads succeed.
 const READS_APART_MAX: Duration = Duration::from_millis(2_500);
-/// ... and this part of the observer's TTL at most: or a store that was away for a moment would make short TTLs pass.
+/// ... and at most this part of the observer's TTL: otherwise a short outage of the store would use up short TTLs.
 const READS_PER_TTL: u32 = 4;
-/// How many ids are kept of which no row was found.
+/// Ids without a row that are kept.
 const UNKNOWN_MAX: usize = 10_000;
-/// One that missed heartbeats for this part of its TTL is not chosen to be home.
+/// A replica without a heartbeat for this part of its TTL is not chosen as home.
 const CHOSEN_PER_TTL: u32 = 3;
 
-/// A moment of the observer's: how much time it could observe so far.
+/// A moment of the observer: the time that it has observed so far.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 struct ObservedTime(Duration);
 
@@ -37,7 +37,7 @@ impl ObservedTime {
     }
 }
 
-/// When an answer came.
+/// The moment of an answer.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     observed: ObservedTime,
@@ -45,7 +45,7 @@ struct Moment {
     boot: Duration,
 }
 
-/// A read of the rows that was begun.
+/// A read of the rows in progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BegunRead {
     number: u64,
@@ -56,13 +56,13 @@ pub(super) struct BegunRead {
 struct Member {
     peer: Arc<Peer>,
     candidate: Candidate,
-    /// After how long without a heartbeat it is suspected.
+    /// The time without a heartbeat until it is suspected.
     suspected_after: Duration,
     heartbeat: u64,
     state: ReplicaState,
-    /// When this heartbeat and incarnation were first observed together.
+    /// The first observation of this heartbeat with this incarnation.
     changed: ObservedTime,
-    /// When the answer that first showed them came, by CLOCK_BOOTTIME.
+    /// The answer that first showed them, by CLOCK_BOOTTIME.
     answered: Duration,
     /// It said that it is about to stop.
     is_leaving: bool,
@@ -73,40 +73,40 @@ impl Member {
         matches!(self.state, ReplicaState::Down | ReplicaState::Stopped)
     }
 
-    /// By all reads until the last one, which was begun at `last`. Reads that were begun before the answer of the first one
-    /// that showed this heartbeat bring observed time as well, and say nothing of what came after it.
+    /// By all reads up to the last one, begun at `last`. A read that began before the answer that first showed this heartbeat
+    /// adds observed time, but says nothing of the time after that answer.
     fn is_suspected(&self, observed: ObservedTime, last: Option<Duration>) -> bool {
         let between = last.map_or(Duration::ZERO, |last| last.saturating_sub(self.answered));
         observed.since(self.changed).min(between) >= self.suspected_after
     }
 }
 
-/// Where no row of a replica is known.
+/// A replica without a known row.
 #[derive(Clone, Copy, Debug)]
 enum NoRow {
-    /// Its id was first met when so many reads had been begun. A later one that lacks it shows that it is gone.
+    /// Its id was first met when this many reads had begun. A later read without it shows that it is gone.
     MetAt(u64),
     /// It had a row, and a later read lacks it.
     Gone,
 }
 
-/// What one replica knows of all.
+/// One replica's knowledge of all.
 #[derive(Debug)]
 pub(super) struct Observation {
     me: ReplicaId,
     local: Candidate,
-    /// This one is about to stop.
+    /// This replica is about to stop.
     is_leaving: bool,
     replica_ttl: Duration,
     members: BTreeMap<ReplicaId, Member>,
     no_row: BTreeMap<ReplicaId, NoRow>,
-    /// How many reads were begun.
+    /// Reads begun.
     reads: u64,
-    /// The latest read of which the answer is here.
+    /// The latest read with an answer.
     seen: u64,
-    /// When that was begun.
+    /// The beginning of that read.
     last: Option<Duration>,
-    /// How much time was observed until then.
+    /// The time observed until then.
     observed: ObservedTime,
 }
 
@@ -135,13 +135,13 @@ impl Observation {
         }
     }
 
-    /// All rows, as a read showed them. One that was overtaken by a later one counts for nothing.
+    /// All rows of a read. A read that a later one overtook counts for nothing.
     pub fn saw(&mut self, read: BegunRead, now: Duration, rows: &[ReplicaRow]) {
         if read.number <= self.seen {
             return;
         }
         self.seen = read.number;
-        // Silence ends where this read began; a change is counted from where its answer came.
+        // Silence ends with the beginning of this read; a change counts from its answer.
         self.observed = self.moment(read.begun).observed;
         self.last = Some(read.begun);
         let came = self.moment(now);
@@ -159,7 +159,7 @@ impl Observation {
         }
     }
 
-    /// What came of declaring a replica down, at `now`.
+    /// The outcome of declaring a replica down, at `now`.
     pub fn declared(&mut self, id: ReplicaId, came: &StateSwap, now: Duration) {
         let moment = self.moment(now);
         let state = match came {
@@ -176,7 +176,7 @@ impl Observation {
         }
     }
 
-    /// What is known of a replica.
+    /// The presence of a replica.
     pub fn presence(&mut self, id: ReplicaId) -> Presence {
         if id == self.me {
             return Presence::Local;
@@ -193,7 +193,7 @@ impl Observation {
         if !self.no_row.contains_key(&id) {
             self.note_no_row(id, NoRow::MetAt(self.reads));
         }
-        // Replicas are announced before they serve, and only rows of those that ended are forgotten.
+        // Replicas are announced before they serve, and only rows of ended ones are deleted.
         match self.no_row.get(&id) {
             Some(NoRow::Gone) => Presence::Down,
             Some(NoRow::MetAt(reads)) if self.seen > *reads => Presence::Down,
@@ -201,20 +201,20 @@ impl Observation {
         }
     }
 
-    /// The incarnation that a suspected replica has had for all of its silence: the one to be replaced by Down.
+    /// The incarnation of a suspected replica during all of its silence: the one to replace by Down.
     pub fn suspected_state(&self, id: ReplicaId) -> Option<ReplicaState> {
         let member = self.members.get(&id)?;
         let is_suspected = member.is_suspected(self.observed, self.last);
         (!member.is_ended() && is_suspected).then_some(member.state)
     }
 
-    /// Those that are to be declared down.
+    /// The replicas to declare down.
     pub fn suspected(&self) -> impl Iterator<Item = ReplicaId> {
         let ids = self.members.keys().copied();
         ids.filter(|id| self.suspected_state(*id).is_some())
     }
 
-    /// The others that live.
+    /// The other live replicas.
     pub fn peers(&self) -> Vec<Arc<Peer>> {
         let members = self.members.values();
         members
@@ -223,7 +223,7 @@ impl Observation {
             .collect()
     }
 
-    /// Those whose end was observed this long ago or longer: nobody asks for their rows any more.
+    /// Replicas whose end was observed at least this long ago: their rows are no longer needed.
     pub fn ended_for(&self, span: Duration) -> impl Iterator<Item = ReplicaId> {
         let members = self.members.iter();
         members
@@ -231,7 +231,7 @@ impl Observation {
             .map(|(id, _)| *id)
     }
 
-    /// The replica that should be home of a key (H8), one of this zone if there is one. No zone: empty.
+    /// The replica that should be home of a key (H8), in this zone if there is one. No zone: empty.
     pub fn ranked(&self, key: NameHash, zone: &str) -> Ranked {
         let local = (!self.is_leaving).then_some(&self.local);
         let best = ranking::best(key, zone, self.chosen().chain(local));
@@ -249,7 +249,7 @@ impl Observation {
             .map(|member| Arc::clone(&member.peer))
     }
 
-    /// The others that may be chosen to be a home.
+    /// The other replicas that may be chosen as home.
     fn chosen(&self) -> impl Iterator<Item = &Candidate> {
         let chosen = self.members.values().filter(|one| {
             let silence = self.observed.since(one.changed);
@@ -259,7 +259,7 @@ impl Observation {
         chosen.map(|one| &one.candidate)
     }
 
-    /// A replica, which may be this one, is about to stop: it is not chosen to be a home any more.
+    /// A replica, perhaps this one, is about to stop: it is not chosen as home any more.
     pub fn note_leaving(&mut self, id: ReplicaId) {
         if id == self.me {
             self.is_leaving = true;
@@ -283,13 +283,13 @@ impl Observation {
 
     fn note_no_row(&mut self, id: ReplicaId, why: NoRow) {
         if self.no_row.len() >= UNKNOWN_MAX {
-            // They are found again by the next read that lacks them.
+            // The next read without them finds them again.
             self.no_row.clear();
         }
         self.no_row.insert(id, why);
     }
 
-    /// A moment after the latest read: as far as the next one can count, if that begins then.
+    /// A moment after the latest read: the time that a read would count if it began then.
     fn moment(&self, now: Duration) -> Moment {
         let most = READS_APART_MAX.min(self.replica_ttl / READS_PER_TTL);
         let since = self
@@ -314,7 +314,7 @@ impl Member {
     }
 
     fn set_state(&mut self, state: ReplicaState, moment: Moment) {
-        // A read that was begun before it was declared down may be answered after it.
+        // A read that began before the declaration may be answered after it.
         if self.state != state && !self.is_ended() {
             self.state = state;
             self.note_change(moment);

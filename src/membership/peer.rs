@@ -12,11 +12,11 @@ pub struct Peer {
     pub id: ReplicaId,
     /// Its configured name.
     pub name: String,
-    /// Its zone; empty where none is configured.
+    /// Its zone; empty if none is configured.
     pub zone: String,
-    /// Where it serves clients.
+    /// Its address for clients.
     pub address: String,
-    /// Where it takes calls of replicas, as `host:port`; empty where it takes none.
+    /// Its address for other replicas, as `host:port`; empty if it takes no calls of them.
     pub peer_address: String,
 }
 
@@ -32,26 +32,26 @@ impl From<&ReplicaRow> for Peer {
     }
 }
 
-/// What is known of a replica.
+/// The known presence of a replica.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Presence {
-    /// It is this one.
+    /// This replica.
     Local,
     /// It sends heartbeats.
     Live(Arc<Peer>),
-    /// No new heartbeat of it was observed for a replica TTL. Nobody declared it down yet, as far as was read: it may come
-    /// back, and nothing of it may be taken over.
+    /// No new heartbeat of it was observed for a replica TTL, and no read showed it as down. It may come back: nothing may be
+    /// taken over from it.
     Suspected,
-    /// Its row says that it is down or stopped, or is gone. It never answers again: what it is home to may be taken over.
+    /// Its row is down, stopped or gone. It never answers again: its keys and sessions may be taken over.
     Down,
-    /// It is not known yet: no row of it was read. Ask again after a read.
+    /// Unknown: no row of it was read. Ask again after a read.
     Unsure,
 }
 
 /// The replica that should be the home of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ranked {
-    /// This one.
+    /// This replica.
     Local,
     /// Another one.
     Remote(Arc<Peer>),

@@ -8,10 +8,10 @@ use super::lease::Status;
 /// Why a replica may not answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotSure {
-    /// No round came through for too long. It keeps what it knows, and comes back by itself unless it is declared down.
+    /// No round succeeded for too long. It keeps its memory, and comes back by itself unless it is declared down.
     #[error("the store acknowledged no heartbeat of this replica for too long")]
     Silent,
-    /// It is down for good; what it knows is worth nothing. The process is to start over under a new id.
+    /// It is down for good, and its memory is void. The process must start over under a new id.
     #[error("this replica was fenced")]
     Fenced,
     /// It was stopped.
@@ -26,9 +26,9 @@ const STOPPED: u8 = 2;
 /// The latest status of the rules.
 #[derive(Debug)]
 pub(super) struct Published {
-    /// In microseconds of CLOCK_BOOTTIME; 0 where it is not sure.
+    /// In microseconds of CLOCK_BOOTTIME; 0 if it is not sure.
     sure_until_us: AtomicU64,
-    /// What it is where it is not sure; read after that.
+    /// The reason if it is not sure; read afterwards.
     phase: AtomicU8,
 }
 
@@ -40,7 +40,7 @@ impl Published {
         }
     }
 
-    /// To be called in the order of the changes, so under the lock of the rules.
+    /// Calls must have the order of the changes, hence the lock of the rules.
     pub fn set(&self, status: Status) {
         let (until, phase) = match status {
             Status::SureUntil(until) => (micros(until), SURE),
@@ -52,7 +52,7 @@ impl Published {
         self.sure_until_us.store(until, Ordering::SeqCst);
     }
 
-    /// Whether it may answer at this time of CLOCK_BOOTTIME (H2); until when, if nothing else comes.
+    /// Whether it may answer at this time of CLOCK_BOOTTIME (H2), and until when without another event.
     pub fn sure_until(&self, now: Duration) -> Result<Duration, NotSure> {
         let until = self.sure_until_us.load(Ordering::SeqCst);
         if micros(now) < until {

@@ -26,7 +26,7 @@ impl Candidate {
         }
     }
 
-    /// The higher the better. The last two decide between a replica and the one of the same name that it replaces.
+    /// The higher the better. The last two decide between a replica and its predecessor of the same name.
     fn rank(&self, key: NameHash, zone: &str) -> impl Ord + use<> {
         let is_close = !zone.is_empty() && self.zone == zone;
         (
@@ -38,7 +38,7 @@ impl Candidate {
     }
 }
 
-/// The best of these for a key, where one of this zone comes first; `None` only of none. No zone: empty.
+/// The best candidate for a key, with this zone first; `None` without candidates. No zone: empty.
 pub(super) fn best<'a>(
     key: NameHash,
     zone: &str,
@@ -50,7 +50,7 @@ pub(super) fn best<'a>(
     candidates.max_by(by_rank).map(|best| best.id)
 }
 
-/// Spreads what differs in a few bits over all of them (splitmix64's last steps).
+/// Spreads differences in a few bits over all of them (splitmix64's last steps).
 fn mix(hash: u64) -> u64 {
     let mixed = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -15,29 +15,28 @@ use crate::lock::ReplicaId;
 use crate::log_throttle::LogThrottle;
 use crate::store::{ClusterStore, ReplicaRow, ReplicaState, StateSwap, StoreError};
 
-/// Rounds are not closer than this ...
+/// The shortest time between two rounds ...
 const APART_MIN: Duration = Duration::from_millis(50);
-/// ... and not further apart than this.
+/// ... and the longest.
 const APART_MAX: Duration = Duration::from_millis(1_000);
-/// How many go into the replica TTL.
+/// Rounds in a replica TTL.
 const PER_REPLICA_TTL: u32 = 10;
-/// How many may be open at once. The next one goes out even while those before it are open: one that takes long costs
-/// nothing.
+/// Rounds open at once. The next one goes out beside them: a slow round costs nothing.
 const OPEN_MAX: usize = 10;
-/// How far a heartbeat is above the last one, at most. Small: a store may take the numbers for timestamps in microseconds,
-/// and they must stay below those of clocks.
+/// The largest step between two heartbeats. Small: a store may take the numbers for timestamps in microseconds, and they must
+/// stay below those of clocks.
 const HEARTBEAT_STEP_MAX: u64 = 16;
-/// The row of a replica that ended is kept for so long: whatever begins and ends how often, rows of minutes are kept.
+/// The row of an ended replica is kept for this time: however often replicas restart, only rows of some minutes are kept.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
-/// How many rows are deleted at once.
+/// Rows deleted at once.
 const FORGOTTEN_AT_ONCE: usize = 100;
-/// While hand-over requests come they are read so often, for who asks has callers that wait ...
+/// The pause between reads of hand-over requests while some come, since their senders have waiting callers ...
 const REQUESTS_EVERY: Duration = Duration::from_millis(200);
-/// ... until so many reads in a row showed none.
+/// ... until this many reads in a row showed none.
 const READS_WITHOUT_REQUESTS: u32 = 25;
-/// How often the store's clock is read (I2) ...
+/// The pause between reads of the store's clock (I2) ...
 const CLOCK_EVERY: Duration = Duration::from_secs(30);
-/// ... and this often while this one is off, so that what waits for that does not wait for long.
+/// ... and the pause while the clock here is off, so that calls do not wait for long.
 const CLOCK_AGAIN: Duration = Duration::from_millis(1_000);
 
 /// Begins the tasks of a replica. They end when it is fenced, stopped or dropped.
@@ -84,7 +83,7 @@ async fn run_rounds(shared: Arc<MembershipShared>) {
         }
         last = Some(shared.clock.boot());
         is_wanted = false;
-        // One that hangs must look so to the others (H2).
+        // A hanging process must look so to the others (H2).
         moved = (shared.moved)();
         if !moved {
             let throttle = &shared.log_throttles.stuck;
@@ -121,7 +120,7 @@ async fn run_round(shared: &Arc<MembershipShared>, round: Round) {
     shared.judge(|lease, now| lease.end_round(round, acknowledged, own, now));
 }
 
-/// Reads all rows; what it shows of this replica's own one.
+/// Reads all rows, and returns this replica's own.
 async fn read_all(shared: &Arc<MembershipShared>) -> Option<OwnRow> {
     let read = shared.observation().begin_read(shared.clock.boot());
     let rows = match within(&*shared.clock, shared.store.list_replicas()).await {
@@ -138,7 +137,7 @@ async fn read_all(shared: &Arc<MembershipShared>) -> Option<OwnRow> {
         }
     };
     let own = own_row(&rows, shared.me);
-    // Not only at the end of the round: a heartbeat that hangs must not put that off.
+    // Not only at the end of the round: a hanging heartbeat must not delay it.
     shared.judge(|lease, _| lease.saw(own));
     shared.observation().saw(read, shared.clock.boot(), &rows);
     shared.reads.send_modify(|reads| *reads += 1);
@@ -154,8 +153,7 @@ fn own_row(rows: &[ReplicaRow], me: ReplicaId) -> OwnRow {
     })
 }
 
-/// Beside the rounds: hand-over requests are in a partition of their own, and whether this replica is sure must not wait
-/// for that.
+/// Runs beside the rounds: hand-over requests have their own partition, and being sure must not wait for it.
 async fn read_requests(shared: Arc<MembershipShared>) {
     let mut ended = shared.ended.subscribe();
     let reads = async {
@@ -180,7 +178,7 @@ async fn read_requests(shared: Arc<MembershipShared>) {
     }
 }
 
-/// Whether there are any.
+/// Returns whether there are any.
 async fn read_hand_over_requests(shared: &MembershipShared) -> bool {
     let requests = shared.store.hand_over_requests(shared.me);
     match within(&*shared.clock, requests).await {
@@ -202,7 +200,7 @@ async fn read_hand_over_requests(shared: &MembershipShared) -> bool {
     }
 }
 
-/// Changes the incarnation of this replica, which is silent.
+/// Changes the incarnation of this silent replica.
 async fn come_back(shared: &MembershipShared, change: IncarnationChange) {
     let (expected, next) = (
         ReplicaState::Up(change.expected),
@@ -221,7 +219,7 @@ async fn come_back(shared: &MembershipShared, change: IncarnationChange) {
     }
 }
 
-/// The clock of the store, and rows that nobody asks for any more.
+/// Checks the clock against the store's, and deletes rows that are no longer needed.
 async fn check_clock_and_old_rows(shared: Arc<MembershipShared>) {
     let mut ended = shared.ended.subscribe();
     loop {

@@ -20,9 +20,9 @@ use crate::lock::{NameHash, ReplicaId};
 use crate::log_throttle::LogThrottle;
 use crate::store::{ClusterStore, StoreError};
 
-/// One replica among those of its service, from its start until it is fenced or stopped.
+/// One replica of its service, from its start until it is fenced or stopped.
 ///
-/// To drop it without [`Membership::stop`] is to crash: its heartbeats end, and others declare it down in time.
+/// A drop without [`Membership::stop`] is a crash: its heartbeats end, and others declare it down in time.
 pub struct Membership {
     id: ReplicaId,
     kind: MembershipKind,
@@ -37,7 +37,7 @@ enum MembershipKind {
     Shared(Arc<MembershipShared>),
 }
 
-/// What the tasks of one replica share.
+/// The shared parts of one replica's tasks.
 pub(super) struct MembershipShared {
     pub me: ReplicaId,
     pub store: Arc<dyn ClusterStore>,
@@ -48,21 +48,21 @@ pub(super) struct MembershipShared {
     pub wall: Arc<WallCheck>,
     pub hand_overs: HandOvers,
     pub log_throttles: MembershipLogThrottles,
-    /// Wakes the rounds: a read is wanted now.
+    /// Wakes the rounds for a read now.
     pub sooner: Notify,
     /// Changes with every read of the rows.
     pub reads: watch::Sender<u64>,
-    /// Those that are being declared down right now.
+    /// Replicas that are being declared down.
     pub declaring: watch::Sender<BTreeSet<ReplicaId>>,
-    /// Its tasks are to end.
+    /// Ends its tasks.
     pub ended: watch::Sender<bool>,
     fenced: watch::Sender<bool>,
     published: Published,
-    lease: Mutex<SuretyLogged>,
+    lease: Mutex<LeaseLogged>,
     observation: Mutex<Observation>,
 }
 
-/// Faults that may go on.
+/// Throttles for faults that may last.
 #[derive(Default)]
 pub(super) struct MembershipLogThrottles {
     pub heartbeat: LogThrottle,
@@ -75,14 +75,14 @@ pub(super) struct MembershipLogThrottles {
     pub forget: LogThrottle,
 }
 
-struct SuretyLogged {
+struct LeaseLogged {
     rules: ReplicaLease,
-    /// What was published last.
+    /// The last published status.
     last: Status,
 }
 
 impl Membership {
-    /// A replica that has its store alone, which proves that every other one is gone: it is always sure, until it stops.
+    /// A replica alone on its store, which proves every other one gone: it is sure until it stops.
     pub fn alone(id: ReplicaId) -> Arc<Membership> {
         Arc::new(Membership {
             id,
@@ -105,14 +105,13 @@ impl Membership {
         self.id
     }
 
-    /// Whether this replica may answer (H2): to be asked after what the answer rests on was acknowledged, and before the
-    /// answer goes out. Costs a look at the clock.
+    /// Whether this replica may answer (H2). Ask after all that the answer depends on was acknowledged, and before the answer
+    /// goes out. Costs one read of the clock.
     pub fn is_sure(&self) -> Result<(), NotSure> {
         self.sure_until().map(|_| ())
     }
 
-    /// Until when this replica is sure if no other round comes through, on CLOCK_BOOTTIME; `Duration::MAX` of one that
-    /// has its store alone.
+    /// The end of being sure without another round, on CLOCK_BOOTTIME; `Duration::MAX` for a replica alone on its store.
     pub fn sure_until(&self) -> Result<Duration, NotSure> {
         match &self.kind {
             MembershipKind::Alone { stopped, .. } => match stopped.load(Ordering::SeqCst) {
@@ -123,8 +122,7 @@ impl Membership {
         }
     }
 
-    /// Becomes true once this replica is fenced, which is for good. The process is to drop what it knows and to start
-    /// another one.
+    /// Becomes true once this replica is fenced, for good. The process must drop its memory and start another replica.
     pub fn fenced(&self) -> watch::Receiver<bool> {
         match &self.kind {
             MembershipKind::Alone { fenced, .. } => fenced.subscribe(),
@@ -132,7 +130,7 @@ impl Membership {
         }
     }
 
-    /// What is known of a replica by the latest read.
+    /// The presence of a replica by the latest read.
     pub fn presence(&self, id: ReplicaId) -> Presence {
         match &self.kind {
             _ if id == self.id => Presence::Local,
@@ -141,8 +139,8 @@ impl Membership {
         }
     }
 
-    /// What is known of a replica; of one that is unknown, which may be the youngest, after a read that is begun now. Still
-    /// `Unsure` where the store does not answer within 2 s.
+    /// The presence of a replica. An unknown one, which may be new, is looked up by a read that begins now. Still `Unsure` if the
+    /// store does not answer within 2 s.
     pub async fn presence_after_read(&self, id: ReplicaId) -> Presence {
         match &self.kind {
             MembershipKind::Alone { .. } => self.presence(id),
@@ -150,7 +148,7 @@ impl Membership {
         }
     }
 
-    /// The other replicas that live.
+    /// The other live replicas.
     pub fn peers(&self) -> Vec<Arc<Peer>> {
         match &self.kind {
             MembershipKind::Alone { .. } => Vec::new(),
@@ -158,8 +156,8 @@ impl Membership {
         }
     }
 
-    /// The replica that should be the home of a key without one: of those in this zone, if there are any, else of all
-    /// (H8). Restarts move nothing. An empty zone is none.
+    /// The replica that should be the home of a key without one (H8): from this zone if possible, else from all. Restarts move
+    /// nothing. No zone: empty.
     pub fn ranked(&self, key: NameHash, zone: &str) -> Ranked {
         match &self.kind {
             MembershipKind::Alone { .. } => Ranked::Local,
@@ -167,7 +165,7 @@ impl Membership {
         }
     }
 
-    /// As [`Membership::ranked`] among the others: who should be the home of a key that this replica gives away.
+    /// As [`Membership::ranked`] among the others: the next home of a key that this replica hands over.
     pub fn next_ranked(&self, key: NameHash, zone: &str) -> Option<Arc<Peer>> {
         match &self.kind {
             MembershipKind::Alone { .. } => None,
@@ -175,8 +173,8 @@ impl Membership {
         }
     }
 
-    /// A replica, which may be this one, is about to stop: it is ranked no more while there is another one. Its keys stay
-    /// its own until it hands them over.
+    /// A replica, perhaps this one, is about to stop: it is ranked no more while there is another one. It keeps its keys until it
+    /// hands them over.
     pub fn note_leaving(&self, id: ReplicaId) {
         match &self.kind {
             MembershipKind::Alone { .. } => {}
@@ -184,10 +182,10 @@ impl Membership {
         }
     }
 
-    /// Whether a replica is down by its row, so that what it is home to may be taken over. One that is suspected
-    /// is declared down first; of one that is unknown the rows are read. `false` of one that lives.
+    /// Whether a replica is down by its row, so that its keys and sessions may be taken over. A suspected one is declared down
+    /// first; for an unknown one the rows are read. `false` for a live one.
     ///
-    /// An error leaves open whether it is down: ask again. Takes 13 s at most, where the store does not answer.
+    /// An error leaves it open: ask again. Takes at most 13 s, if the store does not answer.
     pub async fn declare_down(&self, id: ReplicaId) -> Result<bool, StoreError> {
         match &self.kind {
             MembershipKind::Alone { .. } => Ok(id != self.id),
@@ -195,9 +193,9 @@ impl Membership {
         }
     }
 
-    /// Stops this replica: it is not sure from here on, and its row says that it stopped, so that others take over at
-    /// once. To be called last, when nothing is answered any more and live entries were handed over. Takes 11 s at most;
-    /// an error means that others may have to wait until they declare it down.
+    /// Stops this replica: it is not sure from here on, and its row says stopped, so that others take over at once. Call it last,
+    /// after all answers and the hand-over of live entries. Takes at most 11 s; after an error others may have to declare it down
+    /// first.
     pub async fn stop(&self) -> Result<(), StoreError> {
         match &self.kind {
             MembershipKind::Alone { stopped, .. } => {
@@ -208,8 +206,8 @@ impl Membership {
         }
     }
 
-    /// Whether the wall clock of this machine differs from the store's by more than a minute, or was set by as much since
-    /// they were compared: then no fence is to be taken from it (I2).
+    /// Whether the wall clock of this machine differs from the store's by more than a minute, or was set by as much since their
+    /// comparison: then it must make no fence (I2).
     pub fn clock_off(&self) -> bool {
         match &self.kind {
             MembershipKind::Alone { .. } => false,
@@ -228,7 +226,7 @@ impl Drop for Membership {
     }
 }
 
-/// What a replica is made of once it was announced.
+/// The parts of an announced replica.
 pub(super) struct Announced {
     pub me: ReplicaId,
     pub store: Arc<dyn ClusterStore>,
@@ -261,7 +259,7 @@ impl MembershipShared {
             ended: watch::Sender::new(false),
             fenced: watch::Sender::new(false),
             published: Published::new(),
-            lease: Mutex::new(SuretyLogged {
+            lease: Mutex::new(LeaseLogged {
                 rules: announced.lease,
                 last: status,
             }),
@@ -279,10 +277,10 @@ impl MembershipShared {
         self.published.sure_until(self.clock.boot())
     }
 
-    /// Hands an event to the rules of lease, and makes known what came of it.
+    /// Hands an event to the rules of the lease, and publishes the result.
     pub fn judge<T>(&self, event: impl FnOnce(&mut ReplicaLease, Duration) -> T) -> T {
         let mut lease = self.lease.lock();
-        // Looked at after whatever the event is about.
+        // The clock is read after the event happened.
         let came = event(&mut lease.rules, self.clock.boot());
         let status = lease.rules.status(self.clock.boot());
         self.published.set(status);
@@ -324,7 +322,7 @@ impl MembershipShared {
         let is_known = |_: &u64| self.observation().presence(id) != Presence::Unsure;
         tokio::select! {
             biased;
-            // The sender lives as long as this.
+            // The sender lives as long as `self`.
             _ = reads.wait_for(is_known) => {}
             () = self.clock.sleep(GIVEN_UP_AFTER) => {}
         }

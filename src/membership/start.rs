@@ -18,42 +18,42 @@ use crate::store::{ClusterStore, ReplicaRow, ReplicaState, StateSwap, StoreError
 
 /// The replica TTL unless configured (H12).
 pub const REPLICA_TTL: Duration = Duration::from_secs(5);
-/// The shortest replica TTL, for any caller: a process counts as hung once it did not move for so long. What may be set
-/// (`peers.ttl`) is no shorter than 2 s: config/peers.rs.
+/// The shortest replica TTL for any caller: a process without progress for this time counts as hung. The setting `peers.ttl` is
+/// at least 2 s: config/peers.rs.
 pub const REPLICA_TTL_MIN: Duration = Duration::from_secs(1);
 /// The longest replica TTL.
 pub const REPLICA_TTL_MAX: Duration = Duration::from_secs(600);
 
-/// What a replica is made of.
+/// The parts of a replica.
 #[derive(Clone)]
 pub struct Options {
-    /// Where replicas know of each other.
+    /// The store that tells replicas of each other.
     pub store: Arc<dyn ClusterStore>,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Ids.
     pub ids: Arc<dyn Ids>,
-    /// Its configured name, which stays over restarts and which no other one has: keys are ranked by it (H8).
+    /// Its configured name, unique and kept over restarts: keys are ranked by it (H8).
     pub name: String,
-    /// Where it runs; empty for nowhere in particular.
+    /// Its zone; empty for none.
     pub zone: String,
-    /// Where it serves clients.
+    /// Its address for clients.
     pub address: String,
-    /// Where it takes calls of other replicas, as `host:port`; empty where it takes none.
+    /// Its address for other replicas, as `host:port`; empty if it takes no calls of them.
     pub peer_address: String,
     /// The version of the program.
     pub version: String,
-    /// For how long it may send no heartbeat before others declare it down; it answers for 90 % of that. Others are waited
-    /// for so long at least.
+    /// The time without a heartbeat until others declare it down; it answers for 90 % of that. It waits for others at least this
+    /// long.
     pub replica_ttl: Duration,
-    /// Whether the process moved within the last second: a replica that hangs must not send heartbeats, or nobody would take
+    /// Whether the process made progress within the last second: a hanging replica must not send heartbeats, or nobody would take
     /// over from it.
     pub moved: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// Takes the hand-over requests to this replica. What finds no room is read again with the next round.
+    /// Takes the hand-over requests to this replica. Those without room are read again with the next round.
     pub hand_overs: mpsc::Sender<OpenHandOver>,
 }
 
-/// A replica TTL that cannot be kept.
+/// A replica TTL out of bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("replica_ttl must be 1 s to 600 s: {0:?} was given")]
 pub struct InvalidReplicaTtl(pub Duration);
@@ -61,29 +61,28 @@ pub struct InvalidReplicaTtl(pub Duration);
 /// Why a replica was not started. It serves nothing; try again.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StartError {
-    /// The store did not do its part.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// It was announced, and so late that others may take it for down soon.
+    /// It was announced so late that others may soon take it for down.
     #[error("the replica could not be announced within 90 % of its replica TTL")]
     TooLate,
 }
 
-/// Starts replicas, one after the other: tries to start one that fail share its id, so that they add one row.
+/// Starts replicas, one after the other. Failed tries share one id, so that they add one row.
 pub struct Starter {
     options: Options,
     ttl_ms: u32,
     next: Option<Next>,
 }
 
-/// The id under which nothing was served yet.
+/// An id under which nothing was served yet.
 #[derive(Clone, Copy)]
 struct Next {
     id: ReplicaId,
-    /// When its announcement was sent first; `None` if it never was. From a replica TTL after that on others may declare
-    /// it down.
+    /// The start of its first announcement; `None` before that. A replica TTL later others may declare it down.
     announced: Option<Duration>,
-    /// The number of the heartbeat that announces it: another one at each try, for the last one may have been seen.
+    /// The heartbeat of its announcement: a new one for each try, since the last one may have been seen.
     heartbeat: u64,
 }
 
@@ -102,7 +101,7 @@ impl Starter {
         })
     }
 
-    /// The same by other ways, for the next try: to a store that was opened anew.
+    /// Replaces the options for the next try: for a store that was opened anew.
     pub fn set_options(&mut self, options: Options) -> Result<(), InvalidReplicaTtl> {
         let Starter {
             options, ttl_ms, ..
@@ -111,17 +110,17 @@ impl Starter {
         Ok(())
     }
 
-    /// Starts a replica: reads the others, compares clocks, announces it, and begins its rounds. Once one was started, the
-    /// next call starts another one, under a new id: for a process whose replica was fenced.
+    /// Starts a replica: reads the others, compares clocks, announces it, and begins its rounds. After a success the next call
+    /// starts another one under a new id: for a process with a fenced replica.
     pub async fn start(&mut self) -> Result<Arc<Membership>, StartError> {
         let Options { store, clock, .. } = self.options.clone();
         let clock_here = &*clock;
-        // What it announces is what it keeps to.
+        // It keeps to the announced TTL.
         let replica_ttl = Duration::from_millis(self.ttl_ms.into());
         let mut next = self.next_id(replica_ttl).await?;
         let mut row = self.row(next);
         let mut observation = Observation::new(&row);
-        // First what may fail without a trace.
+        // First all that may fail without a trace.
         let read = observation.begin_read(clock.boot());
         let rows = within(clock_here, store.list_replicas()).await?;
         observation.saw(read, clock.boot(), &rows);
@@ -136,7 +135,7 @@ impl Starter {
         if clock.boot() >= announced.saturating_add(safe_part(replica_ttl)) {
             return Err(StartError::TooLate);
         }
-        // From here on it may serve, and whatever ends it ends its id.
+        // From here on it may serve, and its end ends its id.
         self.next = None;
         let shared = MembershipShared::new(Announced {
             me: row.id,
@@ -158,8 +157,8 @@ impl Starter {
         Ok(Membership::of(shared))
     }
 
-    /// The id of the last try, where nobody can have declared it down. Else its row is ended first, so that a process
-    /// that tries on leaves one at a time.
+    /// The id of the last try, if nobody can have declared it down. Otherwise its row is ended first: so repeated tries leave one
+    /// row at a time.
     async fn next_id(&mut self, replica_ttl: Duration) -> Result<Next, StoreError> {
         let now = self.options.clock.boot();
         if let Some(next) = self.next {

@@ -4,18 +4,17 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// By how much they may differ, in microseconds.
+/// The largest allowed difference, in microseconds.
 const APART_US_MAX: u64 = 60_000_000;
 
-/// What the last read of the store's clock showed. The wall clock may be set at any time after it, which CLOCK_BOOTTIME
-/// shows.
+/// The last read of the store's clock. The wall clock may be set at any time after it; CLOCK_BOOTTIME shows that.
 #[derive(Debug, Default)]
 pub(super) struct WallCheck(Mutex<ClockRead>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct ClockRead {
     is_off: bool,
-    /// What both clocks of this machine showed when it agreed.
+    /// Both clocks of this machine at the last agreement.
     agreed: Option<(u64, Duration)>,
 }
 
@@ -24,8 +23,8 @@ impl WallCheck {
         self.0.lock()
     }
 
-    /// Takes in what the store's clock showed between two reads at the wall clock here: by how many microseconds they
-    /// differ, and whether that is too much now and was before.
+    /// Compares the store's clock with two reads of the wall clock around it: the difference in microseconds, whether it is too
+    /// large now, and whether it was before.
     pub fn compare(&self, store_us: u64, (before, after): (u64, u64), boot: Duration) -> Compared {
         let apart_us = before
             .saturating_sub(store_us)
@@ -55,7 +54,7 @@ impl WallCheck {
     }
 }
 
-/// What came of comparing the clocks.
+/// The result of comparing the clocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Compared {
     pub apart_us: u64,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::store::StoreError;
 
-/// A request to the store that takes longer is given up; what it asked for may have happened or not.
+/// A longer request to the store is given up; it may have taken effect or not.
 pub(super) const GIVEN_UP_AFTER: Duration = Duration::from_secs(2);
 
 /// Bounds a request to the store.

@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use super::observer::Observed;
 
-/// What keeps a session, or a lockRef without one, alive: at the keeper of the session, or at the home of the key.
+/// The lease of a session, at its keeper, or of a lockRef without one, at the home of the key.
 ///
-/// Once ended it stays ended: the replica that found it expired may already have ended what lives by it.
+/// Once ended it stays ended: its replica may already have ended the entries that live by it.
 ///
-/// With a `disconnect_grace` it ends sooner where its client went: that long after the end of the stream that the
-/// client sent renewals on, unless it sends one on another.
+/// With a `disconnect_grace` it ends sooner for a client that left: this long after the end of the stream of its renewals, unless
+/// the client sends one on another stream.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Lease {
     ttl: Duration,
-    /// Not above the TTL.
+    /// At most the TTL.
     disconnect_grace: Option<Duration>,
     renewed: Observed,
-    /// When a stream of its client ended; `None` since a renewal came on one.
+    /// The end of a stream of its client; `None` since a renewal on a stream.
     disconnected: Option<Observed>,
     ended: bool,
 }
@@ -33,12 +33,12 @@ impl Lease {
         }
     }
 
-    /// One that began earlier elsewhere, with this much left of its TTL.
+    /// A lease that began earlier elsewhere, with this much left of its TTL.
     pub fn with_left(ttl: Duration, left: Duration, now: Observed) -> Self {
         Lease::new(ttl, now.minus(ttl.saturating_sub(left)))
     }
 
-    /// The same, with a grace for a client that is disconnected.
+    /// Adds a grace for a disconnected client.
     #[must_use]
     pub fn with_disconnect_grace(self, grace: Option<Duration>) -> Self {
         Lease {
@@ -52,28 +52,27 @@ impl Lease {
         self.ttl
     }
 
-    /// When its client was heard of last.
+    /// The last renewal of its client.
     pub fn heard(&self) -> Observed {
         self.renewed
     }
 
-    /// Its grace for a client that is disconnected.
+    /// Its grace for a disconnected client.
     pub fn disconnect_grace(&self) -> Option<Duration> {
         self.disconnect_grace
     }
 
-    /// How long a client may be told that it is safe, at most: its grace where it has one, for a client that is
-    /// connected, too. The stream may end at any time.
+    /// The longest time for which a client may be told that it is safe: its grace if it has one, even while it is connected,
+    /// since the stream may end at any time.
     ///
-    /// That much is true of every answered renewal, on a stream or not. A renewal that came in at r leaves `renewed` at
-    /// r or later for good. So whatever streams end later, or were seen to end late, the lease ends at r + TTL, at
-    /// grace after the later of r and the end of a stream, or later than both; and the grace is not above the TTL.
+    /// Every answered renewal, on a stream or not, keeps this promise. A renewal at r leaves `renewed` at r or later for good.
+    /// Whatever streams end later, or are seen to end late, the lease ends at r + TTL, at grace after the later of r and the end
+    /// of a stream, or later than both; and the grace is at most the TTL.
     pub fn safe_for_most(&self) -> Duration {
         self.disconnect_grace.unwrap_or(self.ttl)
     }
 
-    /// A renewal: what the client may be told (how long it is safe, from the moment it sent it), or `None` if the lease
-    /// has ended.
+    /// Renews it. Returns how long the client is safe, counted from when it sent the renewal; `None` if the lease has ended.
     pub fn renew(&mut self, now: Observed) -> Option<Duration> {
         if self.ended {
             return None;
@@ -82,20 +81,20 @@ impl Lease {
         Some(self.safe_for_most())
     }
 
-    /// As [`Lease::renew`], on a stream: its client is connected, whatever ended before. (The end of an older
-    /// stream may be seen later than this; then the next one, in a quarter of the grace, says so again.)
+    /// As [`Lease::renew`], on a stream: its client is connected, whatever ended before. (The end of an older stream may be seen
+    /// later; the next renewal, in a quarter of the grace, corrects that.)
     pub fn renew_on_stream(&mut self, now: Observed) -> Option<Duration> {
         let safe_for = self.renew(now)?;
         self.disconnected = None;
         Some(safe_for)
     }
 
-    /// A stream ended on which its client sent renewals.
+    /// A stream with renewals of its client ended.
     pub fn disconnect(&mut self, now: Observed) {
         self.disconnected = self.disconnected.max(Some(now));
     }
 
-    /// When it expires unless there is another renewal (I8).
+    /// Its expiry without another renewal (I8).
     pub fn expires(&self) -> Observed {
         let silent = self.renewed.plus(self.ttl);
         match (self.disconnected, self.disconnect_grace) {
@@ -104,7 +103,7 @@ impl Lease {
         }
     }
 
-    /// What is left of it; zero once it has ended.
+    /// The time left; zero once it has ended.
     pub fn left(&self, now: Observed) -> Duration {
         if self.ended {
             Duration::ZERO
@@ -113,7 +112,7 @@ impl Lease {
         }
     }
 
-    /// Ends it if nothing was heard for its TTL, or its grace has passed. True if it has ended now.
+    /// Ends it after its TTL or its grace without a renewal. `true` if it has ended.
     pub fn expire(&mut self, now: Observed) -> bool {
         if self.expires() <= now {
             self.ended = true;

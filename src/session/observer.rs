@@ -1,4 +1,4 @@
-//! The time of one observer: only what it was awake for counts (I9).
+//! The time of one observer: only its time awake counts (I9).
 
 use std::time::Duration;
 
@@ -19,25 +19,24 @@ impl Observed {
         Observed(self.0.saturating_sub(span))
     }
 
-    /// What [`Observed::from_nanos`] makes the same moment of.
+    /// The moment as a number, for [`Observed::from_nanos`].
     pub fn to_nanos(self) -> u64 {
         u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// The moment that was [`Observed::to_nanos`], on the clock of the same observer.
+    /// The moment of [`Observed::to_nanos`], on the clock of the same observer.
     pub fn from_nanos(nanos: u64) -> Observed {
         Observed(Duration::from_nanos(nanos))
     }
 
-    /// How long it is from `earlier` to this moment; zero if it is not later.
+    /// The time from `earlier` to this moment; zero if it is not later.
     pub fn since(self, earlier: Observed) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-/// Turns the machine's boot time into observed time. A process that was stopped, suspended or starved
-/// could not have heard its clients, and one that may answer nobody turns them away, so such time is taken out: nobody is
-/// declared expired for the observer's own sleep or silence.
+/// Turns the machine's boot time into observed time. A stopped, suspended or starved process could not hear its clients, and a
+/// silent replica turns them away. Such time is taken out: nobody expires by the observer's own sleep or silence.
 #[derive(Clone, Debug)]
 pub struct Observer {
     last: Option<Duration>,
@@ -47,8 +46,8 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// An observer that looks at the clock more often than once per `gap_max` while it is awake: a
-    /// longer pause between two reads means that it was not.
+    /// An observer that reads the clock more often than once per `gap_max` while it is awake: a longer pause between two reads
+    /// means that it was not.
     pub fn new(gap_max: Duration) -> Self {
         Observer {
             last: None,
@@ -58,13 +57,13 @@ impl Observer {
         }
     }
 
-    /// From `boot` on the observer hears nobody, or hears them again.
+    /// From `boot` on the observer hears no client, or hears them again.
     pub fn set_silent(&mut self, is_silent: bool, boot: Duration) {
         self.observe(boot);
         self.is_silent = is_silent;
     }
 
-    /// Looks at the clock. `boot` is the machine's time since boot, time asleep counted.
+    /// Reads the clock. `boot` is the machine's time since boot, time asleep counted.
     pub fn observe(&mut self, boot: Duration) -> Observed {
         if let Some(last) = self.last {
             let gap = boot.saturating_sub(last);
@@ -78,7 +77,7 @@ impl Observer {
         Observed(last.saturating_sub(self.missed))
     }
 
-    /// How much time was taken out so far.
+    /// The time taken out so far.
     pub fn missed(&self) -> Duration {
         self.missed
     }

@@ -12,7 +12,7 @@ use super::serving::Serving;
 use crate::lock::{Fence, Liveness, Seq, SessionId};
 
 impl Machine {
-    /// A wait has lasted as long as it may.
+    /// Ends a wait at its time limit: answers WAITING, or the error.
     pub(super) fn wait_ended(&mut self, cx: &Context<'_>, call: CallId, out: &mut Vec<Effect>) {
         if let Some(at) = self.backlog.iter().position(|queued| queued.id == call) {
             self.backlog.remove(at);
@@ -54,7 +54,7 @@ impl Machine {
         }
     }
 
-    /// Nobody waits for the answer of a call. What was begun goes on; what was not is dropped.
+    /// The caller left. Operations in flight go on; the rest is dropped.
     pub(super) fn call_gone(&mut self, cx: &Context<'_>, call: CallId, out: &mut Vec<Effect>) {
         self.backlog.retain(|queued| queued.id != call);
         self.created_for_nobody(call);
@@ -64,7 +64,7 @@ impl Machine {
         for decided in &mut serving.decided {
             decided.call.take_if(|of| *of == call);
         }
-        // What was sent is looked at again once its outcome is known.
+        // A decision in a sent commit waits for the outcome of that commit.
         let row = &serving.row;
         let nobodys = |decided: &mut Decided| match decided.depends_on {
             CommitDependency::Seq(seq) => decided.call.is_none() && !row.may_list(seq),
@@ -83,13 +83,13 @@ impl Machine {
             let releases = holder.queued.iter().any(|c| of(c) && c.is_release());
             holder.queued.retain(|critical| !of(critical));
             if releases {
-                // Its put never began: the same call may come again (I11).
+                // Its put never began: the client may repeat the call (I11).
                 holder.last_put_failed();
             }
         }
     }
 
-    /// HELD was heard by nobody: the grant is unclaimed from now on, unless another answer was heard.
+    /// HELD did not reach its client: the grant counts as unclaimed from now on, unless another answer arrived.
     pub(super) fn answer_lost(&mut self, cx: &Context<'_>, grant: Fence) {
         let Some(serving) = self.serving_mut() else {
             return;
@@ -103,7 +103,7 @@ impl Machine {
         }
     }
 
-    /// What the TTL of a session is, which a first entry of it may wait for already.
+    /// The TTL of a session: it sets the claim deadline of a first entry.
     pub(super) fn session_ttl(&mut self, cx: &Context<'_>, session: SessionId, ttl: Duration) {
         let Some(serving) = self.serving_mut() else {
             return;
@@ -119,7 +119,7 @@ impl Machine {
         }
     }
 
-    /// Whether somebody is answered, or news are told, only while this machine stays as it is.
+    /// Whether waits, watches or queued calls need this machine in memory.
     pub fn has_listeners(&self) -> bool {
         match &self.role {
             Role::Serving(serving) | Role::HandingOver(serving, _) => {
@@ -131,7 +131,7 @@ impl Machine {
 }
 
 impl Serving {
-    /// The client of an entry was there, and could not be answered HELD: its claim is waited for from now on (I5).
+    /// A client called and could not be answered HELD: its claim deadline starts anew (I5).
     pub fn wait_for_claim_anew(&mut self, cx: &Context<'_>, seq: Seq) {
         let Some(entry) = self.state.holder().filter(|entry| entry.seq == seq) else {
             return;

@@ -16,16 +16,16 @@ use crate::lock::{EndedAs, Lookup, Seq};
 
 impl Machine {
     pub(super) fn call(&mut self, cx: &Context<'_>, id: CallId, call: Call, out: &mut Vec<Effect>) {
-        // Who waits for the end of a hand-over is not ended for it (I8).
+        // A client that waits for the end of a hand-over keeps its entry meanwhile (I8).
         if let Role::HandingOver(serving, _) = &mut self.role
             && let Some(entry) = call.of_entry()
         {
-            // Whether it lives is told once the key is served again.
+            // An error is answered once the key is served again.
             let _ = serving.live(cx, entry, out);
         }
         match self.role {
             Role::Serving(_) => self.call_home(cx, id, call, out),
-            // Until this replica knows that it is the home, and while it is giving the key away, nothing is answered.
+            // No answer before this replica is the home, nor during a hand-over.
             Role::Unread | Role::Taking(_) | Role::HandingOver(..) => {
                 if self.backlog.len() < cx.limits.calls_max {
                     self.backlog.push_back(Queued { id, call });
@@ -36,7 +36,6 @@ impl Machine {
         }
     }
 
-    /// A call at the home of the key.
     pub(super) fn call_home(
         &mut self,
         cx: &Context<'_>,
@@ -91,7 +90,7 @@ impl Machine {
         }
     }
 
-    /// Answers the status of an entry: HELD once the holder may be answered so, WAITING at once.
+    /// Answers the status of an entry: WAITING at once unless `wait` is set, HELD as soon as the grant may be answered.
     pub(super) fn acquire(
         &mut self,
         cx: &Context<'_>,
@@ -183,7 +182,7 @@ impl Machine {
         });
         let answer = Ok(Answer::Watching);
         out.push(Effect::Answer { call: id, answer });
-        // Until it may be answered HELD, nobody is ahead of the first one.
+        // The first entry is told position 0 until it may be told HELD.
         out.push(Effect::Notify {
             call: id,
             status: EntryStatus::Waiting { position },
@@ -192,8 +191,7 @@ impl Machine {
 }
 
 impl Serving {
-    /// Fails a call about an entry that does not live. One that asks for its status, and met its release, hears of that once the
-    /// row allows it.
+    /// Fails a call about an entry that is not live. A status call that met a release is answered once the row allows it.
     pub(super) fn fail_of_entry(
         &mut self,
         cx: &Context<'_>,
@@ -207,8 +205,7 @@ impl Serving {
         }
     }
 
-    /// Answers a release of what was released before: that it was, unless it carries a put that this home did not write with
-    /// the first one.
+    /// Answers a repeated release: released already, unless it carries a put that the first one did not write at this home.
     fn release_again(
         &mut self,
         cx: &Context<'_>,

@@ -1,6 +1,6 @@
-//! Commits of decisions: one at a time, each a copy of the home's state as far as the row shall have it. After an unknown outcome the
-//! row is read. If it still has the version before, the same commit is sent again, until a later version is known. It never
-//! changes a decision (I6, H5).
+//! Commits of decisions, one at a time, each with the part of the home's state that the row shall have. After an unknown outcome
+//! the row is read. If it still has the version before, the same commit is sent again, until a later version is known. A commit
+//! never changes a decision (I6, H5).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use super::serving::{Ask, Io, Serving};
 use crate::key::{Command, CommitMode, KeyState, NextRow, Reserve, Survivors, WritesOfHolder};
 use crate::lock::{EndedAs, Liveness, Seq};
 
-/// How many entries one commit may add and delete.
+/// Entries that one commit may add and delete.
 pub(super) const CHANGES_MAX: usize = 256;
-/// How many seqs beyond those that the row knows one commit may tell it of.
+/// Seqs that one commit may add to those known to the row.
 pub(super) const SEQS_MAX: u64 = 2_048;
 
 impl Machine {
-    /// Sends what the row is to have next.
+    /// Sends the next version of the row, if one is due.
     pub(super) fn commit(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
         let (Role::Serving(serving) | Role::HandingOver(serving, _)) = &mut self.role else {
             return;
@@ -35,7 +35,7 @@ impl Machine {
         self.send(out);
     }
 
-    /// Sends what is to be the next version, the first time or again.
+    /// Sends the prepared version of the row, the first time or again.
     pub(super) fn send(&mut self, out: &mut Vec<Effect>) {
         let (Role::Serving(serving) | Role::HandingOver(serving, _)) = &self.role else {
             return;
@@ -50,7 +50,7 @@ impl Machine {
         self.turn = Turn::Swapping;
     }
 
-    /// What became of a compare-and-swap.
+    /// The outcome of a compare-and-swap.
     pub(super) fn swapped(
         &mut self,
         cx: &Context<'_>,
@@ -69,10 +69,10 @@ impl Machine {
                     self.tries = 0;
                     self.sent_applied(out);
                 }
-                // A store that contradicts itself is not asked again at once.
+                // The store contradicts itself: pause before asking it again.
                 SwapOutcome::Conflict(state) if *state == **serving.row.known() => {
                     serving.row.doubt();
-                    let why = "the store refused a change of a row that is as it was".into();
+                    let why = "the store refused a change although the row is unchanged".into();
                     out.push(Effect::Report(Report::InDoubt { why }));
                     self.pause(true, out);
                 }
@@ -98,7 +98,7 @@ impl Machine {
         }
     }
 
-    /// The change that was sent is the row.
+    /// The sent change is in the row.
     fn sent_applied(&mut self, out: &mut Vec<Effect>) {
         let Some(serving) = self.serving_mut() else {
             return;
@@ -111,10 +111,9 @@ impl Machine {
         Arc::make_mut(&mut serving.state).version = known.version;
     }
 
-    /// The row, as it was read while this replica takes itself for the home. It never stands above what was decided: either
-    /// it is what was committed last, or what was sent; or another home has the key, then this one is deposed; or it is
-    /// what nobody can have written, as a table that was restored shows, then all that was known is dropped, and the next
-    /// call takes the key over from this replica itself.
+    /// The row, read while this replica takes itself for the home. Expected: the last commit, or the one in flight. Another home:
+    /// this one is deposed. Anything else, as after the restore of a table: its memory is discarded, and the next call takes the
+    /// key over from this replica itself.
     pub(super) fn reread(&mut self, state: &KeyState, out: &mut Vec<Effect>) {
         if self.was_handed_over(state) {
             return self.handed_over(state, out);
@@ -125,7 +124,7 @@ impl Machine {
         if serving.row.is_sent(state) {
             return self.sent_applied(out);
         }
-        // What was sent may still apply while the row is the same: that settles nothing, and it is sent again.
+        // The sent commit may still apply to an unchanged row: nothing is settled, and it is sent again.
         if *state == **serving.row.known() {
             return;
         }
@@ -137,7 +136,7 @@ impl Machine {
         self.leave(&KeyError::ChangingHome, out);
     }
 
-    /// Another replica has the key: nothing is answered any more by what this one knew (H1).
+    /// Another replica has the key: this one answers nothing from its memory any more (H1).
     pub(super) fn depose(&mut self, state: &KeyState, out: &mut Vec<Effect>) {
         out.push(Effect::Report(Report::Deposed { by: state.home }));
         let why = match state.home {
@@ -147,7 +146,7 @@ impl Machine {
         self.leave(&why, out);
     }
 
-    /// This replica is the home no longer: everybody hears where to ask.
+    /// This replica is the home no longer: every caller learns where to ask.
     pub(super) fn leave(&mut self, why: &KeyError, out: &mut Vec<Effect>) {
         let role = std::mem::replace(&mut self.role, Role::Unread);
         let serving = match role {
@@ -162,8 +161,8 @@ impl Machine {
         self.fail_all(why, out);
     }
 
-    /// Tells those who wait for the row that the store did not do it. What was decided stays, and is committed later; but an
-    /// entry that nobody learned of goes.
+    /// The store failed: fails the calls that wait for the row. Decisions stay and are committed later, but entries unknown to
+    /// any client go.
     pub(super) fn fail_callers(&mut self, cx: &Context<'_>, why: &Reason, out: &mut Vec<Effect>) {
         let failed = || KeyError::StoreUnavailable(Arc::clone(why));
         for queued in std::mem::take(&mut self.backlog) {
@@ -173,7 +172,7 @@ impl Machine {
         let Some(serving) = self.serving_mut() else {
             return;
         };
-        // The last one first: so the seqs of those that go are given out again.
+        // The last one first: so the seqs of removed entries are given out again.
         for decided in std::mem::take(&mut serving.decided).into_iter().rev() {
             if let Some(call) = decided.call {
                 fail(call, decided.failed(failed()), out);
@@ -182,7 +181,7 @@ impl Machine {
                 serving.abandon(cx, seq, out);
             }
         }
-        // Nor does anybody wait for a grant who asked only whether there is one.
+        // A status call without `wait` does not wait for the grant either.
         if serving.is_holder_waiting() {
             let holder = serving.holder.as_ref().map(|holder| holder.seq);
             let waits_for_row = |ask: &mut Ask| !ask.waits && Some(ask.seq) == holder;
@@ -191,7 +190,7 @@ impl Machine {
                 fail(ask.call, failed(), out);
             }
         }
-        // Clients were there, and could not be answered for want of the store.
+        // These clients called, and only the store kept them from HELD.
         if let Some(seq) = serving.holder.as_ref().map(|h| h.seq)
             && serving.asks.iter().any(|ask| ask.seq == seq)
         {
@@ -201,7 +200,7 @@ impl Machine {
 }
 
 impl Serving {
-    /// Whether the row is to be committed now, and who is to survive by it.
+    /// The survivors of a commit, if one is due now.
     fn wanted(&self, cx: &Context<'_>) -> Option<Survivors> {
         let reserve = match cx.commit.mode {
             CommitMode::WriteThrough => return self.changed.then_some(Survivors::All),
@@ -223,7 +222,7 @@ impl Serving {
         is_wanted.then_some(survivors)
     }
 
-    /// Whether the holder is durable, or is to be: it was told that it holds the key, and has held it for a while.
+    /// Whether the holder is durable, or shall be: it has used its lock for `keep_after`.
     fn is_to_keep(&self, cx: &Context<'_>) -> bool {
         let kept = self
             .holder
@@ -238,7 +237,7 @@ impl Serving {
         self.holder.as_ref().is_some_and(|h| waits(&h.phase))
     }
 
-    /// Whether half of what is reserved is used.
+    /// Whether half of the reserve is used.
     fn is_reserve_used(&self, cx: &Context<'_>, reserve: Reserve) -> bool {
         let reserved = self.row.known().reserved;
         let seqs = reserved.seq_end.0.saturating_sub(self.state.next.0);
@@ -251,8 +250,7 @@ impl Serving {
         is_used && (seqs < wanted_seqs / 2 || fence < wanted / 2)
     }
 
-    /// Whether the next one would wait for a commit that may be made now: so many held the key lately that it need not be
-    /// durable.
+    /// Whether the next grant waits for a commit, and holders change so fast that it need not be durable.
     fn is_next_refused(&self, volatile: usize) -> bool {
         let Some(holder) = &self.holder else {
             return false;
@@ -262,7 +260,7 @@ impl Serving {
         is_refused && volatile > 1 && !self.row.may_keep(holder.seq)
     }
 
-    /// Whether an end is waited for that the row does not know of yet.
+    /// Whether a caller waits for an end that the row lacks.
     fn is_end_to_record(&self) -> bool {
         let is_recorded = |seq| self.row.is_recorded(seq);
         let mut decided = self.decided.iter();
@@ -270,7 +268,7 @@ impl Serving {
             .any(|d| matches!(d.depends_on, CommitDependency::Recorded(seq) if !is_recorded(seq)))
     }
 
-    /// Makes the next version of the row. None is in doubt.
+    /// Prepares the next version of the row. None may be in doubt.
     pub(super) fn make_commit(&mut self, cx: &Context<'_>, survivors: Survivors) {
         let next = NextRow {
             row: self.row.known(),
@@ -282,7 +280,7 @@ impl Serving {
             now_us: cx.now_us,
         };
         let row = next.of(&self.state);
-        // What did not fit is left for the next one.
+        // The rest goes into the next commit.
         self.changed = row.next < self.state.next || row.entries.len() > self.state.entries.len();
         let is_write_back = cx.commit.mode != CommitMode::WriteThrough;
         let leaves = row.entries.len() > self.state.entries.len();
@@ -291,7 +289,7 @@ impl Serving {
         self.row.send(Arc::new(row));
     }
 
-    /// Nobody waits for this entry any longer, nor learned of it. Unless a commit has it already, it goes.
+    /// Removes an entry that no call waits for and no client knows, unless a commit may have it.
     pub(super) fn abandon(&mut self, cx: &Context<'_>, seq: Seq, out: &mut Vec<Effect>) {
         let is_awaited = self
             .decided
@@ -311,15 +309,15 @@ impl Serving {
         self.apply(cx, &command, out);
         let state = Arc::make_mut(&mut self.state);
         if state.next.0 == seq.0 + 1 {
-            // Nobody knows of it: it was never given out.
+            // This seq was never given out.
             state.next = seq;
             state.reserve_nothing();
         }
         self.changed = self.is_worth_a_commit();
     }
 
-    /// Whether the row lacks something that somebody may learn of, also once what was sent applied. A fence or a seq that went
-    /// with an entry which nobody learned of may follow later.
+    /// Whether the row, after the commit in flight, lacks something that a client may learn of. The fence or seq of a removed
+    /// entry may follow later.
     fn is_worth_a_commit(&self) -> bool {
         let sent = self.row.sent().map(|sent| &sent.state);
         let (state, row) = (&self.state, sent.unwrap_or(self.row.known()));
@@ -328,7 +326,7 @@ impl Serving {
         !same || self.is_holder_waiting()
     }
 
-    /// Everybody who waits here hears where to ask, or why not; a write in flight may have been done.
+    /// Fails every waiting call with `why`; a write in flight may have been done.
     fn close(mut self: Box<Self>, why: &KeyError, out: &mut Vec<Effect>) {
         let mut close = |call, may_have_written| {
             let why = why.clone();

@@ -6,7 +6,7 @@ use crate::key::{CommitMode, Decider};
 use crate::lock::{CoreLimits, ReplicaId};
 use crate::session::Observed;
 
-/// What every event comes with.
+/// The context of an event.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
     /// This replica.
@@ -15,13 +15,12 @@ pub struct Context<'a> {
     pub now: Observed,
     /// The wall clock in microseconds since 1970; `None` while it is known to be wrong (I2).
     pub now_us: Option<u64>,
-    /// Until when this replica may answer whatever becomes of its heartbeats, by CLOCK_BOOTTIME: nobody takes its keys over
-    /// before (H2).
+    /// This replica may answer until then, by CLOCK_BOOTTIME, whatever becomes of its heartbeats: no take-over begins before
+    /// (H2).
     pub sure_until: Duration,
     /// No other process can have the store open: every other home is gone.
     pub is_alone: bool,
-    /// The value was read long ago: what is written is not taken for all that there is of it, so that the next one who needs
-    /// it reads it (H9).
+    /// The last read of the value is too old: a write is not remembered, so that the next use reads the value (H9).
     pub value_is_due: bool,
     /// How the table of the key is committed.
     pub commit: CommitRules,
@@ -30,7 +29,6 @@ pub struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// This replica, deciding now.
     pub(super) fn decider(&self) -> Decider<'a> {
         Decider {
             replica: self.replica,
@@ -40,12 +38,12 @@ impl<'a> Context<'a> {
     }
 }
 
-/// When what was decided goes into the row.
+/// When decisions go into the row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CommitRules {
-    /// Before it is answered, or later.
+    /// Before or after the answer.
     pub mode: CommitMode,
-    /// With write-back: a holder becomes durable so long after it was told that it holds the key.
+    /// With write-back: the time from HELD until the holder becomes durable.
     pub keep_after: Duration,
 }
 
@@ -54,14 +52,14 @@ pub struct CommitRules {
 pub struct KeyLimits {
     /// The bounds of its state.
     pub core: CoreLimits,
-    /// How many calls may wait at once, each kind by itself: for the row, for the next commit, for a grant or for news.
+    /// Waiting calls, for each of: the row, the next commit, a grant, news.
     pub calls_max: usize,
-    /// How many waits and watches one lockRef may have at once.
+    /// Waits and watches of one lockRef at once.
     pub waits_per_lock_ref_max: usize,
-    /// How many reads and writes of one lockRef may be in flight at once.
+    /// Reads and writes of one lockRef in flight at once.
     pub critical_calls_max: usize,
-    /// A longer value is not kept in memory, in bytes; with 0 none is.
+    /// The longest value kept in memory, in bytes; 0 keeps none.
     pub known_value_bytes_max: usize,
-    /// After this a first entry that lives by a session of unknown TTL counts as unclaimed.
+    /// The time without a call after which a first entry in a session of unknown TTL counts as unclaimed.
     pub session_claim_ttl: Duration,
 }

@@ -14,7 +14,7 @@ use crate::key::{Command, Outcome};
 use crate::lock::Fence;
 
 impl Machine {
-    /// Checks a critical call, in the order in which a client can mend what is wrong, and takes it in.
+    /// Checks and queues a critical call. The order of the checks is the order in which a client can mend mistakes.
     pub(super) fn critical(
         &mut self,
         cx: &Context<'_>,
@@ -32,7 +32,7 @@ impl Machine {
         let in_flight = serving.critical_calls(cx.limits.critical_calls_max);
         let accepted = match (entry.grant, &mut serving.holder) {
             (None, _) => Err(KeyError::NoGrant),
-            // Nobody ever told this lockRef a grant.
+            // This lockRef was never told a grant.
             (Some(_), _) if position > 0 => Err(KeyError::NoGrant),
             (Some(_), None) => Err(KeyError::GrantSuperseded),
             (Some(grant), Some(holder)) => accept(cx, holder, grant, (call_no, &kind), in_flight),
@@ -48,7 +48,7 @@ impl Machine {
         }
     }
 
-    /// Begins what was accepted, once the holder may be answered HELD, and as long as there are timestamps.
+    /// Begins queued calls, once HELD may be answered and while there are timestamps.
     pub(super) fn begin_queued(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
         loop {
             let Some(holder) = self.serving_mut().and_then(|s| s.holder.as_mut()) else {
@@ -69,7 +69,7 @@ impl Machine {
                 continue;
             }
             let Some(timestamp) = holder.next_timestamp() else {
-                // In their order: what comes after it does not overtake it.
+                // The order is kept: later calls do not overtake it.
                 holder.queued.push_front(critical);
                 let past = holder.past();
                 self.extend(cx, Resume::Held { synced }, past, out);
@@ -98,7 +98,7 @@ impl Machine {
         }
     }
 
-    /// Takes more timestamps for the holder (I3), and goes on with them as soon as the row allows it.
+    /// Takes more timestamps for the holder (I3), and goes on once the row allows them.
     pub(super) fn extend(
         &mut self,
         cx: &Context<'_>,
@@ -120,7 +120,7 @@ impl Machine {
         }
     }
 
-    /// The holder gets no more timestamps: what waits for them fails, and may be asked for again.
+    /// The holder gets no more timestamps: calls that wait for them fail, and may be repeated.
     fn extend_refused(
         &mut self,
         cx: &Context<'_>,
@@ -135,7 +135,7 @@ impl Machine {
             Resume::Held { .. } => {
                 holder.resume(resume);
                 if holder.queued.iter().any(Critical::is_release) {
-                    // Its put never began: the same call may come again (I11).
+                    // Its put never began: the client may repeat the call (I11).
                     holder.last_put_failed();
                 }
                 for critical in holder.queued.drain(..) {
@@ -169,7 +169,7 @@ impl Machine {
         out.push(Effect::ReadData { io });
     }
 
-    /// Whether this read in flight is of the present holder: what it shows is taken note of.
+    /// Whether this read in flight belongs to the present holder, which notes the timestamp.
     pub fn is_read_of_holder(&self, io: IoId) -> bool {
         let (Role::Serving(serving) | Role::HandingOver(serving, _)) = &self.role else {
             return false;
@@ -189,7 +189,7 @@ impl Machine {
         })
     }
 
-    /// What came of a read of the value.
+    /// The outcome of a read of the value.
     pub(super) fn data_read(
         &mut self,
         cx: &Context<'_>,
@@ -216,7 +216,7 @@ impl Machine {
             }
             Io::Put { .. } | Io::SettleWrite { .. } | Io::SyncWrite { .. } => return,
         };
-        // What was read may be of a later holder.
+        // The value may be a later holder's.
         let holder = serving.holder.as_mut().filter(|h| Some(h.grant) == grant);
         let is_current = holder.is_some();
         if let (Some(holder), Ok(datum)) = (holder, &cell) {
@@ -241,7 +241,7 @@ impl Machine {
                 out.push(Effect::Answer { call, answer });
             }
             Io::Held { ask, .. } => match cell {
-                // Ended meanwhile, or under another grant: it is answered as any other that asks.
+                // The entry ended or was granted anew meanwhile: its status is answered anew.
                 _ if !is_current => self.ask_again(cx, ask, out),
                 Ok(datum) => {
                     self.answer_held(cx, ask, Some(Value::of(datum)), out);
@@ -256,7 +256,7 @@ impl Machine {
         }
     }
 
-    /// What became of a write of the value.
+    /// The outcome of a write of the value.
     pub(super) fn data_written(
         &mut self,
         cx: &Context<'_>,
@@ -295,7 +295,7 @@ impl Machine {
         let call = critical.call;
         let grant = critical.entry.grant;
         let Some(holder) = serving.holder.as_mut().filter(|h| Some(h.grant) == grant) else {
-            // The fence ended meanwhile, and not cleanly: whether this write shows is up to the next holder's sync (I7).
+            // The fence ended uncleanly meanwhile: the next holder's sync decides whether this write shows (I7).
             let may_have_written = !matches!(outcome, WriteOutcome::NotStarted(_));
             let why = serving.why_not(critical.entry);
             let error = CallError {
@@ -357,8 +357,7 @@ impl Machine {
 }
 
 impl Serving {
-    /// How many reads and writes of the holder are in flight, or accepted. Those of the holders before are not its own, unless
-    /// they are more than three times as many as one may have.
+    /// Reads and writes of the holder, in flight or queued. Those of earlier holders count only above three times `most`.
     pub fn critical_calls(&self, most: usize) -> usize {
         let Some(holder) = &self.holder else {
             return 0;
@@ -415,8 +414,8 @@ fn accept<'a>(
     Ok(holder)
 }
 
-/// The last timestamp that the fence gave out, while no write of it is open: a read that begins and ends with the same
-/// one shows the latest value.
+/// The last timestamp of the fence, while no write of it is open. A read that begins and ends with the same one shows the latest
+/// value.
 pub(super) fn settled(holder: Option<&Holder>) -> Option<u64> {
     holder
         .filter(|holder| !holder.writes.are_open())

@@ -1,51 +1,51 @@
-//! Decisions whose callers wait, and the part of the row that each rests on (I6).
+//! Decisions with waiting callers, and the part of the row that each depends on (I6).
 
 use super::event::{CallError, CallId, EntryRef, KeyError};
 use crate::lock::Seq;
 
-/// What a caller is told.
+/// The answer to a caller.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Reply {
-    /// Its entry was made, or found.
+    /// Its entry was created or found.
     Created {
         entry: EntryRef,
         read_value: bool,
         existed: bool,
     },
-    /// Its entry was given back, now or before.
+    /// Its entry was released, now or before.
     Released {
         already: bool,
-        /// A put that came with it may be durable.
+        /// The put of this release may be durable.
         has_written: bool,
     },
-    /// Its entry was released, which it did not ask for.
+    /// Its entry was released by another call.
     Ended,
     /// Its entry was ended by force, or had ended before.
     Forced { already: bool, was_holder: bool },
 }
 
-/// What of the row that rests on.
+/// The condition for an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum CommitDependency {
-    /// That it reserves this seq.
+    /// The row reserves this seq.
     Seq(Seq),
-    /// That it knows of the end of this entry, as far as it must.
+    /// The row allows the end of this entry to be told.
     EndOf(Seq),
-    /// That it knows that this entry has ended.
+    /// The row knows of the end of this entry.
     Recorded(Seq),
 }
 
-/// An outcome that somebody waits for.
+/// A decision with a waiting caller.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Decided {
-    /// Nobody where that has ended.
+    /// `None` once its call has ended.
     pub call: Option<CallId>,
     pub reply: Reply,
     pub depends_on: CommitDependency,
 }
 
 impl Decided {
-    /// Why it is not known to have been done.
+    /// The error of a decision that may be missing from the row.
     pub fn failed(&self, why: KeyError) -> CallError {
         let may_have_written = matches!(
             self.reply,

@@ -14,11 +14,11 @@ use super::serving::Serving;
 use crate::key::{Command, NewEntry, Outcome, WritesOfHolder};
 use crate::lock::{EndReason, EndedAs, Fence, Seq};
 
-/// After this at most a grant is tried again that was refused for want of a fence: those behind wait for it as well.
+/// The longest pause before a grant refused for want of a fence is tried again: the queue behind waits, too.
 const GRANT_AGAIN_MAX: Duration = Duration::from_secs(5);
 
 impl Machine {
-    /// Adds an entry, or finds the one that this request made.
+    /// Adds an entry, or finds that of the same request.
     pub(super) fn create(
         &mut self,
         cx: &Context<'_>,
@@ -57,7 +57,7 @@ impl Machine {
         }
     }
 
-    /// Ends an entry by the wish of its client. From here on nothing more is taken of this lockRef (I11).
+    /// Releases an entry at its client's wish. No later call of this lockRef is accepted (I11).
     pub(super) fn give_back(
         &mut self,
         cx: &Context<'_>,
@@ -74,7 +74,7 @@ impl Machine {
         if let Some(holder) = holder {
             writes = holder.writes_of_holder();
             (grant, put) = (holder.grant, holder.writes.of_other_release());
-            // What was accepted before and is not begun must not land once the release is decided.
+            // Queued calls must not land after the release is decided.
             for queued in holder.queued.drain(..) {
                 let refusal = queued.kind.refusal(KeyError::Releasing);
                 fail(queued.call, refusal, out);
@@ -132,7 +132,7 @@ impl Machine {
         }
     }
 
-    /// An operator ends an entry.
+    /// Ends an entry for an operator.
     pub(super) fn force(
         &mut self,
         cx: &Context<'_>,
@@ -164,7 +164,7 @@ impl Machine {
         }
     }
 
-    /// Tells what the row allows. Whether there was anything.
+    /// Answers the decisions that the row allows; `true` if there were any.
     pub(super) fn answer_decided(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) -> bool {
         let Some(serving) = self.serving_mut() else {
             return false;
@@ -210,8 +210,8 @@ impl Machine {
         is_any
     }
 
-    /// A first entry that has no grant gets one. Where no fence can be taken that is tried again after a while, or once
-    /// somebody asks for it.
+    /// Grants the key to a first entry without a grant. If no fence can be taken, the next try comes after a pause, or with the
+    /// next call of the entry.
     pub(super) fn grant_first(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
         let Role::Serving(serving) = &mut self.role else {
             return;
@@ -230,7 +230,7 @@ impl Machine {
         }
     }
 
-    /// No fence can be taken for the first entry: whoever asks for it learns so, and may ask again. Watchers wait on.
+    /// No fence for the first entry: its callers learn so and may ask again. Watchers wait on.
     fn grant_refused(&mut self, cx: &Context<'_>, why: &KeyError, out: &mut Vec<Effect>) {
         let Some(serving) = self.serving_mut() else {
             return;
@@ -248,7 +248,7 @@ impl Machine {
     }
 }
 
-/// The answer to an operator, who is told once the row has it: also the next home is to know of it.
+/// The answer to an operator waits until the row has the end: the next home must know of it, too.
 fn forced(call: CallId, seq: Seq, (already, was_holder): (bool, bool)) -> Decided {
     Decided {
         call: Some(call),
@@ -261,7 +261,7 @@ fn forced(call: CallId, seq: Seq, (already, was_holder): (bool, bool)) -> Decide
 }
 
 impl Serving {
-    /// Answers a call that met the release of its entry: that it ended so, as soon as the row allows it.
+    /// Tells a caller that its entry was released, once the row allows it.
     pub fn answer_released(
         &mut self,
         cx: &Context<'_>,
@@ -282,7 +282,7 @@ impl Serving {
         }
     }
 
-    /// Ends an entry for another reason than the wish of its client.
+    /// Ends an entry for any reason but its client's wish.
     pub fn evict(
         &mut self,
         cx: &Context<'_>,

@@ -7,15 +7,15 @@ use super::value::{Datum, Mutation, Value};
 use crate::key::{Home, KeyState, NewEntry};
 use crate::lock::{EndedAs, Fence, FenceError, Liveness, LockRef, ReplicaId, Seq, SessionId, Tag};
 
-/// Names a call until it is answered. Given by whoever hands it in, and never twice to one machine.
+/// Names a call until its answer. Chosen by the runner, never twice for one machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CallId(pub u64);
 
-/// Names a read or a write of the value until its outcome is known. Given by the machine.
+/// Names a read or a write of the value until its outcome. Chosen by the machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct IoId(pub u64);
 
-/// Why the store did not do something, for people.
+/// Why the store failed, for people.
 pub type Reason = Arc<str>;
 
 /// A lockRef of the machine's own key.
@@ -25,7 +25,7 @@ pub struct EntryRef {
     pub seq: Seq,
     /// Its tag.
     pub tag: Tag,
-    /// The grant that the caller was given.
+    /// The grant that the caller knows.
     pub grant: Option<Fence>,
 }
 
@@ -39,19 +39,19 @@ impl From<&LockRef> for EntryRef {
     }
 }
 
-/// What a client, or another replica, asks for.
+/// A request of a client or another replica.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Call {
-    /// Add an entry, or find the one that this request made.
+    /// Add an entry, or find that of the same request.
     Create {
         /// Its arguments.
         entry: Box<NewEntry>,
         /// Read the value too, if it holds the key at once.
         read_value: bool,
     },
-    /// Whether an entry holds the key; with `wait` answered once it does, or at [`Event::WaitEnded`].
+    /// The status of an entry; with `wait` answered at HELD, or at [`Event::WaitEnded`].
     Acquire {
-        /// Which.
+        /// The entry.
         entry: EntryRef,
         /// Do not answer WAITING at once.
         wait: bool,
@@ -60,70 +60,70 @@ pub enum Call {
     },
     /// Read the value as the holder.
     Get {
-        /// Who.
+        /// The holder's entry.
         entry: EntryRef,
-        /// Grows from call to call; 0 where the caller does not count.
+        /// Grows from call to call; 0 without counting.
         call_no: u64,
     },
     /// Write the value as the holder.
     Put {
-        /// Who.
+        /// The holder's entry.
         entry: EntryRef,
-        /// As of Get.
+        /// As in `Get`.
         call_no: u64,
-        /// What.
+        /// The new value.
         value: Mutation,
     },
-    /// Give an entry back, after writing `put`.
+    /// Release an entry, after writing `put`.
     Release {
-        /// Which.
+        /// The entry.
         entry: EntryRef,
-        /// As of Get.
+        /// As in `Get`.
         call_no: u64,
-        /// What to write before.
+        /// The value to write before.
         put: Option<Mutation>,
     },
     /// News of an entry until it ends.
     Watch {
-        /// Which.
+        /// The entry.
         entry: EntryRef,
     },
-    /// The client of an entry is there.
+    /// Renew the lease of an entry.
     Renew {
-        /// Which.
+        /// The entry.
         entry: EntryRef,
     },
-    /// An operator ends an entry, whose number is enough for that.
+    /// End an entry for an operator. Its number is enough.
     Force {
         /// Its number.
         seq: Seq,
-        /// Who.
+        /// The operator.
         by: Box<str>,
-        /// Why.
+        /// The reason.
         why: Box<str>,
     },
-    /// Become the home: this replica is known to have stopped, or to be down, and its row says so (H2, H3).
+    /// Become the home: the row of `from` says that it stopped or is down (H2, H3).
     TakeOver {
-        /// Which.
+        /// The home before.
         from: ReplicaId,
     },
-    /// Serve the key, which another replica handed over in this term (H4). Only by news of the replica that did so, and
-    /// only if this process never lost what it knew of this term.
+    /// Serve the key that another replica handed over in this term (H4). Valid only as news from that replica, and only while
+    /// this process has its memory of the term.
     Adopt {
         /// The term that began with the hand-over.
         term: u64,
     },
     /// Give the key to another replica (H4).
     HandOver {
-        /// To which.
+        /// The next home.
         to: ReplicaId,
-        /// Only where nobody locks the key or waits for it; else it is answered with this replica as the home.
+        /// Only an idle key: for another one the answer names this replica as the home.
         if_idle: bool,
     },
 }
 
 impl Call {
-    /// The entry whose client makes it.
+    /// The entry of the calling client.
     pub fn of_entry(&self) -> Option<EntryRef> {
         match self {
             Call::Acquire { entry, .. }
@@ -140,65 +140,65 @@ impl Call {
         }
     }
 
-    /// Whether it is a client's, for an entry.
+    /// Whether a client makes this call.
     pub fn is_of_client(&self) -> bool {
         matches!(self, Call::Create { .. }) || self.of_entry().is_some()
     }
 }
 
-/// What happened.
+/// An event of the key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Event {
     /// A call came in.
     Call {
         /// Its name.
         id: CallId,
-        /// What it asks for.
+        /// The request.
         call: Call,
     },
-    /// Nobody waits for the answer of this call any longer. What it began goes on.
+    /// The caller left. Its operations in flight go on.
     CallGone(CallId),
-    /// A wait has lasted as long as it may: WAITING is the answer now.
+    /// The time limit of a wait has passed: answer WAITING.
     WaitEnded(CallId),
-    /// HELD was not heard by anybody.
+    /// HELD did not reach its client.
     AnswerLost {
-        /// The grant that it told.
+        /// The grant in that answer.
         grant: Fence,
     },
-    /// What the store answered to [`Effect::Load`].
+    /// The store's answer to [`Effect::Load`].
     Loaded(Result<Loaded, Reason>),
-    /// What became of [`Effect::Swap`].
+    /// The outcome of [`Effect::Swap`].
     Swapped(SwapOutcome),
-    /// What the store answered to [`Effect::ReadData`].
+    /// The store's answer to [`Effect::ReadData`].
     DataRead {
         /// The read.
         io: IoId,
-        /// The value and its timestamp; `None` where there never was one.
+        /// The value and its timestamp; `None` if it was never written.
         cell: Result<Option<Datum>, Reason>,
     },
-    /// What became of [`Effect::WriteData`].
+    /// The outcome of [`Effect::WriteData`].
     DataWritten {
         /// The write.
         io: IoId,
         /// Its outcome.
         outcome: WriteOutcome,
     },
-    /// The pause that [`Effect::Pause`] asked for has ended.
+    /// The pause of [`Effect::Pause`] has ended.
     Resume(PauseOf),
-    /// The moment that [`super::Machine::due`] named has come.
+    /// The moment of [`super::Machine::due`] has come.
     Due,
-    /// What the TTL of a session is: so long a first entry that lives by it waits for its claim.
+    /// The TTL of a session: it sets the claim deadline of a first entry.
     SessionTtl {
-        /// Which.
+        /// The session.
         session: SessionId,
         /// Its TTL.
         ttl: Duration,
     },
-    /// A session ended; it was closed, or expired where it is kept.
+    /// A session ended: it was closed, or it expired at its keeper.
     SessionEnded(SessionId),
 }
 
-/// What the store is left alone with for a moment.
+/// The subject of a pause.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PauseOf {
     /// The row.
@@ -210,13 +210,13 @@ pub enum PauseOf {
 /// A row as it was read.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Loaded {
-    /// The state; the default one where there is no row.
+    /// The state; the default one without a row.
     pub state: Arc<KeyState>,
-    /// The timestamp of the value that the data table has, where the key has no row.
+    /// The timestamp of the value in the data table, if the key has no row.
     pub past: Option<u64>,
 }
 
-/// What became of a compare-and-swap.
+/// The outcome of a compare-and-swap.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum SwapOutcome {
     /// It took effect, durably.
@@ -225,93 +225,93 @@ pub enum SwapOutcome {
     Conflict(Arc<KeyState>),
     /// It may have taken effect, or may yet.
     Unknown(Reason),
-    /// It certainly did not, and never will.
+    /// It did not take effect, and never will.
     NotStarted(Reason),
 }
 
-/// What became of a write of the value.
+/// The outcome of a write of the value.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum WriteOutcome {
     /// It is durable.
     Done,
     /// It may have taken effect, or may yet.
     Unknown(Reason),
-    /// It certainly did not, and never will.
+    /// It did not take effect, and never will.
     NotStarted(Reason),
 }
 
-/// What an entry lives by, as its client is answered.
+/// The lease of an entry, as its client is told.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LeaseStatus {
-    /// By its own TTL, or by a session.
+    /// Its own TTL, or a session.
     pub source: LeaseSource,
-    /// It survives a crash of its home, as what it is.
+    /// It survives a crash of its home, as holder or waiter.
     pub durable: bool,
-    /// What is not the durable holder is promised no longer than to here, by CLOCK_BOOTTIME (H7).
+    /// The end of the promise to any entry but a durable holder, by CLOCK_BOOTTIME (H7).
     pub promised_until: Option<Duration>,
 }
 
-/// What an entry lives by.
+/// The source of a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LeaseSource {
-    /// By its own TTL, which is kept here.
+    /// Its own TTL, kept here.
     Own {
         /// The TTL in force.
         ttl: Duration,
-        /// How long it is safe from expiry, from when the call came in.
+        /// How long it is safe from expiry, counted from the call.
         valid_for: Duration,
     },
-    /// By a session: whoever sends the answer asks where that is kept.
+    /// A session: the sender of the answer asks its keeper.
     Session(SessionId),
 }
 
-/// What a call brought.
+/// The result of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// The entry holds the key.
     Held {
         /// The entry, with its grant.
         entry: EntryRef,
-        /// The value, where it was asked for.
+        /// The value, if requested.
         value: Option<Value>,
-        /// An earlier call of the same request had made it.
+        /// An earlier call of the same request created it.
         existed: bool,
-        /// What it lives by.
+        /// Its lease.
         lease: LeaseStatus,
     },
     /// The entry waits.
     Waiting {
         /// The entry.
         entry: EntryRef,
-        /// How many are ahead.
+        /// Entries ahead.
         position: usize,
-        /// As of Held.
+        /// As in `Held`.
         existed: bool,
-        /// As of Held.
+        /// As in `Held`.
         lease: LeaseStatus,
     },
     /// The value.
     Value {
-        /// What was read.
+        /// The value read.
         value: Value,
-        /// As of Held.
+        /// As in `Held`.
         lease: LeaseStatus,
     },
     /// The value was written.
     Written {
-        /// As of Held.
+        /// As in `Held`.
         lease: LeaseStatus,
     },
-    /// The entry was given back.
+    /// The entry was released.
     Released {
-        /// It had been given back before.
+        /// It was released before.
         already: bool,
     },
     /// News follow, as [`Effect::Notify`].
     Watching,
     /// The lease of the entry was renewed.
     Renewed {
-        /// As of Held.
+        /// As in `Held`.
         lease: LeaseStatus,
     },
     /// The entry was ended.
@@ -327,12 +327,12 @@ pub enum Answer {
     HandedOver(Home),
 }
 
-/// Why a call failed, and whether what it was to write may have been written.
+/// The error of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CallError {
-    /// Why.
+    /// The cause.
     pub why: KeyError,
-    /// Its write was handed to the store, and what became of it is not known, or it took effect.
+    /// Its write reached the store: it took effect, or its outcome is unknown.
     pub may_have_written: bool,
 }
 
@@ -348,7 +348,7 @@ impl From<KeyError> for CallError {
 /// Why a call failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KeyError {
-    /// This key never gave out such an entry.
+    /// This key never issued such an entry.
     NeverIssued,
     /// The entry has ended.
     Ended(EndedAs),
@@ -358,39 +358,39 @@ pub enum KeyError {
     NoGrant,
     /// A release of this lockRef was accepted before.
     Releasing,
-    /// The number of a critical call must grow.
+    /// The number of a critical call is not above the last one.
     CallNoNotAbove {
-        /// What was given.
+        /// The given number.
         given: u64,
-        /// The last one accepted.
+        /// The last accepted number.
         last: u64,
     },
     /// The request_id belongs to an entry with another argument.
     RequestMismatch {
-        /// Which.
+        /// The argument.
         field: &'static str,
     },
     /// A limit is reached.
     Exhausted {
-        /// Which, as in the settings.
+        /// Its name in the settings.
         what: &'static str,
-        /// What it is set to.
+        /// Its value.
         limit: usize,
     },
-    /// Nine tenths of a limit are in use, and the identity that asks has its share of it.
+    /// Nine tenths of a limit are in use, and the calling identity has used its share.
     ShareUsed {
-        /// Which, as in the settings.
+        /// Its name in the settings.
         what: &'static str,
-        /// How many each may have of the last tenth.
+        /// The share of each identity in the last tenth.
         share: usize,
     },
     /// The numbers of the key are used up.
     SeqUsedUp,
     /// No fence can be taken.
     Fence(FenceError),
-    /// This machine's clock is known to be wrong: no fence is taken.
+    /// This machine's clock is wrong: it takes no fence.
     ClockIsWrong,
-    /// The store could not do it, or its outcome is not known.
+    /// The store failed, or the outcome is unknown.
     StoreUnavailable(Reason),
     /// Another replica is the home: ask there.
     Elsewhere(Home),
@@ -398,12 +398,12 @@ pub enum KeyError {
     ChangingHome,
 }
 
-/// What a watcher hears.
+/// News for a watcher.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EntryStatus {
     /// It waits.
     Waiting {
-        /// How many are ahead.
+        /// Entries ahead.
         position: usize,
     },
     /// It holds the key.
@@ -413,23 +413,23 @@ pub enum EntryStatus {
     },
     /// It ended.
     Ended(EndedAs),
-    /// Another replica tells from now on.
+    /// Another replica sends the news from now on.
     Elsewhere(Home),
 }
 
-/// What a machine wants done. In their order.
+/// The effects of a machine, to be performed in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// Read the row; of a key without one the timestamp of its value, too. Once at a time, never beside a Swap.
+    /// Read the row; without a row also the timestamp of the value. One load at a time, never beside a Swap.
     Load {
-        /// What became of a swap is not known: whatever is in flight at the row is settled first.
+        /// The outcome of a swap is unknown: settle the operations in flight on the row first.
         settle: bool,
     },
     /// Replace `old` by `new`, if the row is still `old`.
     Swap {
-        /// What the row must be.
+        /// The expected row.
         old: Arc<KeyState>,
-        /// What it becomes.
+        /// The new row.
         new: Arc<KeyState>,
     },
     /// Read the value.
@@ -441,42 +441,42 @@ pub enum Effect {
     WriteData {
         /// Names the write.
         io: IoId,
-        /// What, with its timestamp.
+        /// The value, with its timestamp.
         datum: Datum,
-        /// It is what was read there, under a higher fence (I7), and not what a client writes.
+        /// A rewrite of the value read, under a higher fence (I7), not a client's write.
         again: bool,
     },
-    /// Send [`Event::Resume`] after a pause, the longer the more tries there were.
+    /// Send [`Event::Resume`] after a pause that grows with `tries`.
     Pause {
-        /// For it to name.
+        /// The subject of the pause.
         of: PauseOf,
         /// 0 after the first failure.
         tries: u32,
     },
     /// Answer a call.
     Answer {
-        /// Which.
+        /// The call.
         call: CallId,
-        /// With what.
+        /// Its result.
         answer: Result<Answer, CallError>,
     },
-    /// News for a watcher. After `Ended` and `Elsewhere` there are none.
+    /// News for a watcher. `Ended` and `Elsewhere` are the last.
     Notify {
         /// The Watch call.
         call: CallId,
         /// The news.
         status: EntryStatus,
     },
-    /// The client of an entry that lives by this session is there.
+    /// Renew this session: a client of its entry called.
     RenewSession(SessionId),
-    /// From now on this key wants to learn of the session's end; at once, if it ended before.
+    /// From now on this key wants to learn of the session's end; at once, if it has ended.
     Attach {
         /// The session.
         session: SessionId,
         /// The entry that lives by it.
         seq: Seq,
     },
-    /// No longer.
+    /// The key need not learn of the session's end any more.
     Detach {
         /// The session.
         session: SessionId,
@@ -487,21 +487,21 @@ pub enum Effect {
     Report(Report),
 }
 
-/// What operators want to know.
+/// News for operators.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Report {
     /// An entry was granted the key.
     Granted {
-        /// Which.
+        /// The entry.
         seq: Seq,
         /// It found the queue empty.
         at_once: bool,
-        /// It held the key already when this replica became its home.
+        /// It held the key before this replica became its home.
         held_before: bool,
     },
     /// An entry ended otherwise than by its release.
     Evicted {
-        /// Which.
+        /// The entry.
         entry: EntryRef,
         /// How.
         end: EndedAs,
@@ -513,31 +513,31 @@ pub enum Report {
         /// The home before.
         from: Option<Home>,
     },
-    /// This replica gave the key to another one.
+    /// This replica handed the key over.
     HandedOver {
-        /// To which.
+        /// The next home.
         to: Home,
     },
     /// Another replica took the key while this one was its home.
     Deposed {
-        /// By whom.
+        /// The new home.
         by: Option<Home>,
     },
-    /// The row is not what this home committed last, and nobody can have written it after that.
+    /// The row is not the last commit of this home, and nobody can have written it since.
     Contradicted {
-        /// The version that was committed last.
+        /// The version of the last commit.
         known: u64,
-        /// That of the row.
+        /// The version of the row.
         found: u64,
     },
-    /// What became of a commit is not known; it is resolved.
+    /// The outcome of a commit is unknown; it is being resolved.
     InDoubt {
-        /// Why.
+        /// The cause.
         why: Reason,
     },
 }
 
-/// The TTL that a liveness has by itself.
+/// The TTL of an entry outside sessions.
 pub(super) fn own_ttl(liveness: Liveness) -> Option<Duration> {
     match liveness {
         Liveness::Own { ttl_ms } => Some(Duration::from_millis(u64::from(ttl_ms))),
@@ -545,7 +545,7 @@ pub(super) fn own_ttl(liveness: Liveness) -> Option<Duration> {
     }
 }
 
-/// A call is answered with an error.
+/// Answers a call with an error.
 pub(super) fn fail(call: CallId, why: impl Into<CallError>, out: &mut Vec<Effect>) {
     let answer = Err(why.into());
     out.push(Effect::Answer { call, answer });

@@ -1,5 +1,4 @@
-//! Entries that end by themselves: by an expired lease anywhere in the queue, by a lock that its holder did not claim, or by the end of
-//! their session (I5, I8).
+//! Ends without a call: an expired lease anywhere in the queue, an unclaimed lock, the end of a session (I5, I8).
 
 use super::Machine;
 use super::context::Context;
@@ -12,8 +11,7 @@ use crate::key::CommitMode;
 use crate::lock::{EndReason, Fence, Liveness, Seq, SessionId};
 
 impl Machine {
-    /// The moment of the next alarm has come: who expired ends, wherever it stands in the queue (I8), and a holder that did not
-    /// claim its lock in time (I5).
+    /// An alarm is due: ends expired entries anywhere in the queue (I8), and a holder past its claim deadline (I5).
     pub(super) fn due_now(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
         self.renew_backlog(cx, out);
         if self.may_be_given() {
@@ -45,7 +43,7 @@ impl Machine {
                 || holder_waits
                 || holder.phase == Phase::Granting
             {
-                // Somebody is there, and waits for the sync, or for the value; or nobody could learn of it yet.
+                // A client waits for the sync or the value, or no client could learn of the grant yet.
                 serving.wait_for_claim_anew(cx, seq);
             } else {
                 ends.push((seq, EndReason::Unclaimed, Some(grant)));
@@ -63,7 +61,7 @@ impl Machine {
         matches!(&self.role, Role::HandingOver(_, hand_over) if hand_over.is_sent())
     }
 
-    /// Who waits for the end of a hand-over is not ended for it (I8).
+    /// Clients that wait for the end of a hand-over keep their entries meanwhile (I8).
     fn renew_backlog(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
         if let Role::HandingOver(serving, _) = &mut self.role {
             let waiting = self
@@ -71,13 +69,13 @@ impl Machine {
                 .iter()
                 .filter_map(|queued| queued.call.of_entry());
             for entry in waiting {
-                // Whether it lives is told once the key is served again.
+                // An error is answered once the key is served again.
                 let _ = serving.live(cx, entry, out);
             }
         }
     }
 
-    /// A session ended: what lives by it here ends.
+    /// A session ended, and its entries here with it.
     pub(super) fn session_ended(
         &mut self,
         cx: &Context<'_>,
@@ -100,7 +98,7 @@ impl Machine {
 }
 
 impl Serving {
-    /// The TTL of an entry counts from the answer to a call that waits for the store alone: for the row, or for the sync.
+    /// While a call waits for the store alone, for the row or the sync, the TTL of its entry does not run out.
     fn renew_held_up(&mut self, cx: &Context<'_>) {
         let created = self.decided.iter().filter(|d| d.call.is_some());
         let created = created.filter_map(|decided| match decided.depends_on {
@@ -116,9 +114,8 @@ impl Serving {
         }
     }
 
-    /// Of those that came with the key, and that no call named since: who would be unclaimed as well by now. With write-back
-    /// they may have been given back at the home before, so they end together, and do not stand in the way one after the
-    /// other (H3).
+    /// Inherited entries without a call since the take-over, past their claim deadline. With write-back they may have been
+    /// released at the home before. They end together, so that the queue does not wait for each in turn (H3).
     fn unheard_for_too_long(
         &self,
         cx: &Context<'_>,
@@ -137,7 +134,7 @@ impl Serving {
             .collect()
     }
 
-    /// Ends these, the last one first: so none of them is granted the key in between.
+    /// Ends these, the last one first: so none is granted the key in between.
     fn end_all(
         &mut self,
         cx: &Context<'_>,

@@ -14,9 +14,8 @@ use crate::key::{Command, CommitMode, KeyState, NextRow, Outcome, Survivors, app
 use crate::lock::{Liveness, ReplicaId};
 
 impl Machine {
-    /// Begins to give the key away: from here on no call is taken in. With `if_idle` it stays where it is while anybody locks
-    /// it or waits for it. To this replica itself: with a row that survives it whole, of another term, which whoever serves the
-    /// key next has to read.
+    /// Begins a hand-over: from here on calls wait. With `if_idle` a key in use stays here. A hand-over to this replica itself
+    /// leaves a complete row of another term, to be read before the key is served again.
     pub(super) fn begin_hand_over(
         &mut self,
         cx: &Context<'_>,
@@ -44,7 +43,7 @@ impl Machine {
         };
     }
 
-    /// Brings to its end what was begun, and then commits the hand-over.
+    /// Waits for operations in flight, then commits the hand-over.
     pub(super) fn commit_hand_over(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) -> bool {
         let Role::HandingOver(serving, hand_over) = &mut self.role else {
             return false;
@@ -101,15 +100,14 @@ impl Machine {
     pub(super) fn was_handed_over(&self, state: &KeyState) -> bool {
         match &self.role {
             Role::HandingOver(serving, hand_over) => {
-                // It may have gone on from there.
+                // The next home may have committed since.
                 hand_over.is_sent() && state.term() > serving.home.term
             }
             Role::Unread | Role::Taking(_) | Role::Serving(_) => false,
         }
     }
 
-    /// The commit of a hand-over was not begun, and no earlier try of it may apply. What was left alone meanwhile is looked
-    /// at again.
+    /// The commit of a hand-over was not begun, and no earlier try of it may apply.
     pub(super) fn hand_over_not_sent(&mut self, out: &mut Vec<Effect>) {
         if let Role::HandingOver(serving, hand_over) = &mut self.role
             && hand_over.is_sent()
@@ -119,7 +117,7 @@ impl Machine {
         }
     }
 
-    /// This replica is the home no longer.
+    /// The hand-over took effect: this replica is the home no longer.
     pub(super) fn handed_over(&mut self, state: &KeyState, out: &mut Vec<Effect>) {
         let Some(home) = state.home else { return };
         if let Role::HandingOver(serving, hand_over) = &mut self.role
@@ -137,7 +135,7 @@ impl Machine {
         self.leave(&KeyError::Elsewhere(home), out);
     }
 
-    /// Serves the key again, since nothing was sent that could give it away.
+    /// Serves the key again: nothing was sent that could hand it over.
     fn keep_key(&mut self, cx: &Context<'_>, why: &KeyError, out: &mut Vec<Effect>) {
         let role = std::mem::replace(&mut self.role, Role::Unread);
         let Role::HandingOver(serving, hand_over) = role else {
@@ -153,7 +151,7 @@ impl Machine {
 }
 
 impl Serving {
-    /// Sessions may have ended while nobody here wanted to learn of it.
+    /// Sessions may have ended unnoticed meanwhile.
     fn attach_again(&self, out: &mut Vec<Effect>) {
         for entry in &self.state.entries {
             if let Liveness::Session(session) = entry.liveness {
@@ -163,14 +161,14 @@ impl Serving {
         }
     }
 
-    /// Whether one commit brings the row to what is known here.
+    /// Whether one commit brings the row up to this state.
     fn fits_one_commit(&self) -> bool {
         let (state, row) = (&self.state, self.row.known());
         let from = row.next.max(state.head());
         state.next.0 - from.0 <= SEQS_MAX && changes(state, row) <= CHANGES_MAX
     }
 
-    /// Whether no read and no write of the value is in flight, those of a sync included.
+    /// Whether no read or write of the value is in flight, syncs included.
     fn is_drained(&self) -> bool {
         self.ios.is_empty()
     }

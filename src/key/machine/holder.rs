@@ -11,66 +11,66 @@ use crate::key::{Entry, KeyState, WritesOfHolder};
 use crate::lock::{Fence, Seq, Tag};
 use crate::session::Observed;
 
-/// How far a grant has come. What only one phase has is in it.
+/// The progress of a grant. Each phase has its own data.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Phase {
-    /// The row does not yet allow that anybody learns of the grant, or writes under it.
+    /// The row does not yet allow a client to learn of the grant, or to write under it.
     Granting,
-    /// The value must be rewritten under this fence before anybody is answered HELD. Begun once somebody asks.
+    /// The value must be rewritten under this fence before HELD is answered. The sync begins with the next call for it.
     Unsynced,
     /// The one read of this fence is in flight.
     SyncRead(IoId),
-    /// What was read is being written at op 0.
+    /// The value read is being written at op 0.
     SyncWrite {
         /// The write in flight.
         io: IoId,
-        /// What was read, under this fence: the same content until that is acknowledged.
+        /// The value read, under this fence: unchanged until acknowledged.
         datum: Datum,
     },
     /// The store failed a moment ago.
     SyncPaused {
-        /// What is to be written again; `None` where it is to be read again.
+        /// The value to write again; `None` to read again.
         rewrite: Option<Datum>,
     },
-    /// It has more timestamps, which the row does not allow it to use yet; then it goes on.
+    /// It has more timestamps, and goes on once the row allows them.
     Extending(Resume),
     /// HELD may be answered, and the holder reads and writes.
     Held {
         /// The value was rewritten under this grant.
         synced: bool,
     },
-    /// A write of unknown outcome is being settled, for somebody who reads: the value is read and written again.
+    /// A write of unknown outcome is being settled for a reader: the value is read and written again.
     Settling {
-        /// As of Held.
+        /// As in `Held`.
         synced: bool,
     },
-    /// A release was accepted whose put is not acknowledged: nothing more is taken unless that fails.
+    /// The put of an accepted release is not acknowledged: no further call is accepted unless the put fails.
     LastPut {
-        /// As of Held.
+        /// As in `Held`.
         synced: bool,
     },
 }
 
-/// What an Extend interrupted.
+/// The work that an Extend interrupted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Resume {
     /// The sync: its read begins anew, under the new fence.
     Sync,
     /// The holder's writes.
     Held {
-        /// As of [`Phase::Held`].
+        /// As in [`Phase::Held`].
         synced: bool,
     },
 }
 
-/// Whether anybody was answered HELD (I5).
+/// Whether a client was answered HELD (I5).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Claim {
-    /// Nobody yet: evicted as unclaimed at this moment.
+    /// Not yet: evicted as unclaimed at this moment.
     Until(Observed),
-    /// So many answers and news said so, and were not lost.
+    /// The number of answers and news that said HELD and were not lost.
     Answered(u32),
-    /// Somebody who named the grant; or the home before may have told it.
+    /// A client named the grant, or the home before may have answered HELD.
     Claimed,
 }
 
@@ -84,7 +84,7 @@ impl Claim {
         };
     }
 
-    /// One answer was heard by nobody. If no other was, the claim is waited for until then.
+    /// One HELD did not reach its client. Without another one, `until` is the claim deadline.
     fn lost(&mut self, until: Observed) {
         *self = match self {
             Claim::Until(_) | Claim::Answered(0 | 1) => Claim::Until(until),
@@ -94,18 +94,18 @@ impl Claim {
     }
 }
 
-/// The put of a release, and what became of it. The number is that of its call; 0 where its caller does not count.
+/// The put of a release, with the number of its call; 0 if the caller does not count.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum LastPut {
     /// No release with a put was accepted, or another call followed it.
     None,
     /// It waits, or is in flight.
     InFlight(u64),
-    /// It failed, or may have: the same call may be repeated.
+    /// It failed, or may have failed: the call may be repeated.
     Failed(u64),
 }
 
-/// What a critical call does.
+/// The kind of a critical call.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum CriticalKind {
     Get,
@@ -115,8 +115,8 @@ pub(super) enum CriticalKind {
 }
 
 impl CriticalKind {
-    /// A release may be a repeated call, of which an earlier try wrote: of what ended otherwise than by a clean release, or
-    /// is being released, that is not known.
+    /// The error of a refused call. A release may repeat an earlier try that wrote; this is unknown if the entry has ended or is
+    /// being released.
     pub fn refusal(&self, why: KeyError) -> CallError {
         let may_be_repeated = matches!(self, CriticalKind::Release(_));
         let may_have_written =
@@ -147,16 +147,16 @@ impl Critical {
 /// The writes of a fence.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Writes {
-    /// Timestamps of those in flight.
+    /// Timestamps in flight.
     in_flight: BTreeSet<u64>,
-    /// The highest timestamp that was acknowledged.
+    /// The highest acknowledged timestamp.
     acknowledged: u64,
-    /// The highest timestamp of those whose outcome is not known.
+    /// The highest timestamp of unknown outcome.
     unknown: u64,
 }
 
 impl Writes {
-    /// None in flight: the highest timestamps that were acknowledged, and of unknown outcome.
+    /// None in flight: the highest acknowledged timestamp, and the highest of unknown outcome.
     pub fn of_ended(acknowledged: u64, unknown: u64) -> Writes {
         Writes {
             in_flight: BTreeSet::new(),
@@ -165,7 +165,7 @@ impl Writes {
         }
     }
 
-    /// What [`Writes::of_ended`] takes; `None` where one is in flight.
+    /// The arguments of [`Writes::of_ended`]; `None` with one in flight.
     pub fn ended(&self) -> Option<(u64, u64)> {
         let is_ended = self.in_flight.is_empty();
         is_ended.then_some((self.acknowledged, self.unknown))
@@ -189,18 +189,17 @@ impl Writes {
         self.in_flight.remove(&timestamp);
     }
 
-    /// Whether one may yet take effect that no later acknowledged one covers (I7).
+    /// Whether a write may yet take effect above the last acknowledged one (I7).
     pub fn are_open(&self) -> bool {
         let last = self.in_flight.last().copied().unwrap_or(0);
         last.max(self.unknown) > self.acknowledged
     }
 
-    /// Whether one is in flight.
     pub fn are_in_flight(&self) -> bool {
         !self.in_flight.is_empty()
     }
 
-    /// What became of the put of a release that carried none: never written, unless a write under this grant may show.
+    /// The memory of a release without a put: unknown if a write under this grant may show.
     pub fn of_other_release(&self) -> LastWrite {
         match self.unknown == 0 && self.in_flight.is_empty() {
             true => LastWrite::None,
@@ -208,7 +207,6 @@ impl Writes {
         }
     }
 
-    /// Whether this is the timestamp of one in flight.
     fn has(&self, timestamp: u64) -> bool {
         self.in_flight.contains(&timestamp)
     }
@@ -219,7 +217,6 @@ impl Writes {
     }
 }
 
-/// The holder of the key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Holder {
     pub seq: Seq,
@@ -227,7 +224,7 @@ pub(super) struct Holder {
     pub grant: Fence,
     pub fence: Fence,
     pub width: u32,
-    /// The last op of this fence that was given out; 0 is the sync's (I3).
+    /// The last op taken from this fence; 0 is the sync's (I3).
     op: u32,
     pub phase: Phase,
     pub claim: Claim,
@@ -236,20 +233,20 @@ pub(super) struct Holder {
     past: Option<u64>,
     pub last_call_no: u64,
     pub last_put: LastPut,
-    /// When it first counted as told, or claimed.
+    /// The first HELD answer, or the claim.
     pub in_use_since: Option<Observed>,
     /// It found the queue empty.
     pub at_once: bool,
-    /// It held the key already when this replica became the home, and that was not reported yet.
+    /// It held the key before this replica became the home; not reported yet.
     pub held_before: bool,
-    /// How often its sync failed.
+    /// Failed tries of its sync.
     pub sync_tries: u32,
-    /// Accepted calls that wait for the sync or for timestamps, in their order.
+    /// Accepted calls that wait for the sync or for timestamps, in order.
     pub queued: VecDeque<Critical>,
 }
 
 impl Holder {
-    /// The holder of this state, of which nobody learned yet.
+    /// The holder of this state, still unknown to clients.
     pub fn new(entry: &Entry, state: &KeyState, claim: Claim, at_once: bool) -> Self {
         Holder {
             seq: entry.seq,
@@ -272,7 +269,7 @@ impl Holder {
         }
     }
 
-    /// What operators hear of its grant.
+    /// The report of its grant.
     pub fn granted(&mut self) -> Report {
         Report::Granted {
             seq: self.seq,
@@ -281,12 +278,12 @@ impl Holder {
         }
     }
 
-    /// The last op of this fence that was given out, and the highest timestamp that it met in the data.
+    /// The last op taken from this fence, and the highest foreign timestamp in the data.
     pub fn timestamps(&self) -> (u32, Option<u64>) {
         (self.op, self.past)
     }
 
-    /// The same holder, which has gone so far.
+    /// Restores [`Holder::timestamps`].
     pub fn with_timestamps(self, op: u32, past: Option<u64>) -> Self {
         Holder { op, past, ..self }
     }
@@ -305,7 +302,7 @@ impl Holder {
         }
     }
 
-    /// Whether no further critical call is taken.
+    /// Whether no further critical call is accepted.
     pub fn is_closing(&self) -> bool {
         let closes = matches!(self.phase, Phase::LastPut { .. });
         closes || self.queued.iter().any(Critical::is_release)
@@ -331,7 +328,7 @@ impl Holder {
         }
     }
 
-    /// The put of a release failed, or never began: the same call may come again (I11).
+    /// The put of a release failed or never began: the client may repeat the call (I11).
     pub fn last_put_failed(&mut self) {
         if let LastPut::InFlight(call_no) = self.last_put {
             self.last_put = LastPut::Failed(call_no);
@@ -348,13 +345,13 @@ impl Holder {
         self.in_use_since.get_or_insert(now);
     }
 
-    /// Whether nobody was answered HELD, or nobody heard it.
+    /// Whether no client was answered HELD, or no such answer arrived.
     pub fn is_unclaimed(&self) -> bool {
         matches!(self.claim, Claim::Until(_))
     }
 
-    /// One answer was heard by nobody. If no other was, nobody uses the lock, and it does not become durable: the next home
-    /// takes a durable holder for one that claimed its lock.
+    /// One HELD did not reach its client. Without another one the lock is not in use and does not become durable: the next home
+    /// takes a durable holder for a claimed one.
     pub fn answer_lost(&mut self, claim_until: Observed) {
         self.claim.lost(claim_until);
         if self.is_unclaimed() {
@@ -362,7 +359,7 @@ impl Holder {
         }
     }
 
-    /// What its end means to the next holder (I7).
+    /// The meaning of its end for the next holder (I7).
     pub fn writes_of_holder(&self) -> WritesOfHolder {
         WritesOfHolder {
             synced: self.synced(),
@@ -380,7 +377,7 @@ impl Holder {
         }
     }
 
-    /// Goes on after an Extend, done or not.
+    /// Goes on after an Extend, successful or not.
     pub fn resume(&mut self, resume: Resume) {
         self.phase = match resume {
             Resume::Sync => Phase::Unsynced,
@@ -388,12 +385,12 @@ impl Holder {
         };
     }
 
-    /// The last timestamp that this fence gave out.
+    /// The last timestamp taken from this fence.
     pub fn last_timestamp(&self) -> u64 {
         self.fence.0 + u64::from(self.op)
     }
 
-    /// The next write timestamp; `None` if the fence has none left, or would not show above what the data holds.
+    /// The next write timestamp; `None` if the fence has none left, or the data has one as high.
     pub fn next_timestamp(&mut self) -> Option<u64> {
         let next = self.op + 1;
         let timestamp = self.fence.0 + u64::from(next);

@@ -1,5 +1,4 @@
-//! The leases of the entries that live by themselves, waiters and holder, with the next expiry: no entry waits behind an
-//! expired one (I8).
+//! The leases of entries with their own TTL, waiters and holder, with the next expiry: no entry waits behind an expired one (I8).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,7 +6,7 @@ use std::time::Duration;
 use crate::lock::Seq;
 use crate::session::{Lease, Observed};
 
-/// Both in ascending order. A renewal moves no alarm: one that comes early is set again.
+/// Both in ascending order. A renewal moves no alarm: an early alarm is set again.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Leases {
     leases: VecDeque<(Seq, Lease)>,
@@ -45,12 +44,12 @@ impl Leases {
             .map(|(_, lease)| lease)
     }
 
-    /// When the next one may expire.
+    /// The earliest possible expiry.
     pub fn due(&self) -> Option<Observed> {
         self.alarms.front().map(|(at, _)| *at)
     }
 
-    /// Ends those whose time has come.
+    /// Ends the expired leases.
     pub fn expire(&mut self, now: Observed) -> Vec<Seq> {
         let mut expired = Vec::new();
         while let Some((at, seq)) = self.alarms.front().copied()

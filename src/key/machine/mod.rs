@@ -68,7 +68,7 @@ use crate::session::Observed;
 pub struct Machine {
     role: Role,
     turn: Turn,
-    /// Calls that can be answered only once this replica knows whether it is the home.
+    /// Calls that wait until this replica knows whether it is the home.
     backlog: VecDeque<Queued>,
     /// Failures of the store in a row.
     tries: u32,
@@ -82,7 +82,7 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// Of a key that nothing is known about.
+    /// The machine of an unknown key.
     pub fn new() -> Self {
         Machine {
             role: Role::Unread,
@@ -93,7 +93,7 @@ impl Machine {
         }
     }
 
-    /// Takes an event in, and appends to `out` what is to be done about it.
+    /// Handles an event, and appends its effects to `out`.
     pub fn on(&mut self, cx: &Context<'_>, event: Event, out: &mut Vec<Effect>) {
         match event {
             Event::Call { id, call } => self.call(cx, id, call, out),
@@ -112,7 +112,7 @@ impl Machine {
         self.advance(cx, out);
     }
 
-    /// When [`Event::Due`] is wanted, unless something else comes before.
+    /// The moment for [`Event::Due`], unless another event comes before.
     pub fn due(&self, commit: CommitRules) -> Option<Observed> {
         let can_commit = self.turn == Turn::Free;
         match &self.role {
@@ -124,16 +124,15 @@ impl Machine {
         }
     }
 
-    /// Whether it knows nothing that a new one would not find in the row: no call waits, nothing is in flight, and no
-    /// entry is live here.
+    /// Whether a new machine would find everything in the row: no call waits, nothing is in flight, no entry is live here.
     pub fn is_forgettable(&self) -> bool {
         let is_free = matches!(self.turn, Turn::Free);
         let is_quiet = self.backlog.is_empty();
         is_free && is_quiet && matches!(self.role, Role::Unread)
     }
 
-    /// Whether it serves a key that nobody locks or waits for, with nothing in flight. Forgotten then, it takes the key
-    /// over from itself when that is used again (H11).
+    /// Whether nobody locks the key or waits for it, and nothing is in flight. Once forgotten, this replica takes the key over
+    /// from itself at its next use (H11).
     pub fn is_idle(&self) -> bool {
         let is_free = matches!(self.turn, Turn::Free);
         let is_quiet = self.backlog.is_empty();
@@ -145,12 +144,12 @@ impl Machine {
         is_free && is_quiet && is_empty
     }
 
-    /// Whether this replica is the home of a key that nobody locks or waits for, with nothing in flight.
+    /// Whether this replica is the home of an idle key.
     pub fn serves_nobody(&self) -> bool {
         matches!(self.role, Role::Serving(_)) && self.is_idle()
     }
 
-    /// Gives back the memory of lists that are empty.
+    /// Frees the memory of empty lists.
     pub fn shrink(&mut self) {
         if self.backlog.is_empty() {
             self.backlog = VecDeque::new();
@@ -160,7 +159,7 @@ impl Machine {
         }
     }
 
-    /// The state of the key, where this replica is the home.
+    /// The state of the key, if this replica is the home.
     pub fn state(&self) -> Option<&Arc<KeyState>> {
         match &self.role {
             Role::Serving(serving) | Role::HandingOver(serving, _) => Some(&serving.state),
@@ -168,7 +167,7 @@ impl Machine {
         }
     }
 
-    /// The value, while it is known without reading it (H9).
+    /// The value, if it is known without a read (H9).
     pub fn known_value(&self) -> Option<Option<&Datum>> {
         match &self.role {
             Role::Serving(serving) | Role::HandingOver(serving, _) => match &serving.value {
@@ -179,15 +178,15 @@ impl Machine {
         }
     }
 
-    /// The next call that needs the value reads it.
+    /// Makes the next use of the value read it.
     pub fn forget_value(&mut self) {
         if let Role::Serving(serving) | Role::HandingOver(serving, _) = &mut self.role {
             serving.value = KnownValue::Unknown;
         }
     }
 
-    /// What operators are shown of the key, where this replica is the home: with write-through the row as it was acknowledged,
-    /// since nothing else is answered; with write-back what is known beside it, too.
+    /// The state that operators see, if this replica is the home. With write-through: the acknowledged row, as in all answers.
+    /// With write-back: the state in memory.
     pub fn shown(&self, mode: CommitMode) -> Option<&Arc<KeyState>> {
         match &self.role {
             Role::Serving(serving) | Role::HandingOver(serving, _) => Some(match mode {
@@ -198,7 +197,7 @@ impl Machine {
         }
     }
 
-    /// Whether a hand-over is needed for the next home to have what this one has, and no more.
+    /// Whether the next home needs a hand-over to have the entries of this one, and no others.
     pub fn is_to_hand_over(&self) -> bool {
         match &self.role {
             Role::Serving(serving) | Role::HandingOver(serving, _) => {
@@ -209,8 +208,7 @@ impl Machine {
         }
     }
 
-    /// Whether the next home would not find what is so here: an entry is known to memory alone, or its end is. May be, where it
-    /// is taken over at the moment.
+    /// Whether memory alone knows of an entry or an end. `true` during a take-over, when this is unknown.
     pub fn is_ahead_of_row(&self) -> bool {
         match &self.role {
             Role::Serving(serving) | Role::HandingOver(serving, _) => {
@@ -221,8 +219,7 @@ impl Machine {
         }
     }
 
-    /// Whether the next home would end an entry, for it has it from memory alone; may do so, where it is taken over at the
-    /// moment.
+    /// Whether an entry is volatile, so that the next home would end it. `true` during a take-over, when this is unknown.
     pub fn has_volatile(&self) -> bool {
         match &self.role {
             Role::Serving(serving) | Role::HandingOver(serving, _) => {
@@ -234,7 +231,7 @@ impl Machine {
         }
     }
 
-    /// Whether an entry survives a crash of this replica, where it is the home.
+    /// Whether an entry survives a crash of this replica, if this is the home.
     pub fn is_durable(&self, seq: Seq) -> bool {
         match &self.role {
             Role::Serving(serving) | Role::HandingOver(serving, _) => serving.row.is_durable(seq),
@@ -242,7 +239,7 @@ impl Machine {
         }
     }
 
-    /// Whether the holder held the key before this replica became its home, and was not heard of here.
+    /// Whether the holder is inherited from another home, without a call here yet.
     pub fn has_inherited_holder(&self) -> bool {
         match &self.role {
             Role::Serving(serving) | Role::HandingOver(serving, _) => {
@@ -253,7 +250,7 @@ impl Machine {
         }
     }
 
-    /// The TTL of an entry that lives by itself, and what is left of it, where this replica is the home.
+    /// The TTL of an entry outside sessions, and the rest of it, if this replica is the home.
     pub fn lease_left(&self, seq: Seq, now: Observed) -> Option<(Duration, Duration)> {
         match &self.role {
             Role::Serving(serving) | Role::HandingOver(serving, _) => {
@@ -264,7 +261,7 @@ impl Machine {
         }
     }
 
-    /// What the store answered to a load.
+    /// The store's answer to a load.
     fn loaded(&mut self, cx: &Context<'_>, loaded: Result<Loaded, Reason>, out: &mut Vec<Effect>) {
         if self.turn != Turn::Reading {
             return;
@@ -280,7 +277,7 @@ impl Machine {
             }
             Err(why) => {
                 self.fail_callers(cx, &why, out);
-                // Only what is in doubt is read while this replica takes itself for the home.
+                // A home reads only to resolve doubt.
                 let in_doubt = !matches!(self.role, Role::Unread);
                 self.pause(in_doubt, out);
             }
@@ -300,7 +297,7 @@ impl Machine {
         }
     }
 
-    /// Leaves the row alone for a moment, the longer the more often the store failed. No operation on it is in flight.
+    /// Pauses operations on the row, longer after each failure of the store. None may be in flight.
     fn pause(&mut self, in_doubt: bool, out: &mut Vec<Effect>) {
         let tries = self.tries;
         self.tries = tries.saturating_add(1);
@@ -309,7 +306,7 @@ impl Machine {
         out.push(Effect::Pause { of, tries });
     }
 
-    /// What this replica knows as the home, also while it gives the key away.
+    /// The state of the home, also during a hand-over.
     fn serving_mut(&mut self) -> Option<&mut Serving> {
         match &mut self.role {
             Role::Serving(serving) | Role::HandingOver(serving, _) => Some(serving),
@@ -327,7 +324,7 @@ impl Machine {
         io
     }
 
-    /// Begins whatever can be begun now.
+    /// Begins all that can begin now.
     fn advance(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
         loop {
             self.grant_first(cx, out);

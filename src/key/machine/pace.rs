@@ -1,20 +1,20 @@
-//! The number of holders lately: as many of the next waiters may be granted the key before the row is committed again (H5).
+//! The number of recent holders: as many waiters may be granted the key before the next commit (H5).
 
 use std::time::Duration;
 
 use crate::session::Observed;
 
-/// Ends of holders, counted in spans of time.
+/// Ends of holders, counted by spans of time.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Pace {
-    /// When the present span began, and how many ended in it.
+    /// The beginning of the present span, and the ends in it.
     present: Option<(Observed, usize)>,
-    /// How many ended in the span before, where that was just before.
+    /// Ends in the span directly before.
     before: usize,
 }
 
 impl Pace {
-    /// Forgets what counts for nothing any more.
+    /// Forgets spans that no longer count.
     pub fn forget(&mut self, now: Observed, span: Duration) {
         if let Some((began, _)) = self.present
             && now.since(began) >= span * 2
@@ -36,7 +36,7 @@ impl Pace {
         }
     }
 
-    /// How many may be granted the key next without the row knowing: as many as ended within the span, one at least.
+    /// Grants allowed ahead of the row: the ends within a span, at least one.
     pub fn volatile(&self, now: Observed, span: Duration) -> usize {
         let lately = match self.present {
             Some((began, ended)) if now.since(began) < span => ended.max(self.before),

@@ -25,7 +25,7 @@ use crate::lock::{Fence, Liveness, ReplicaId, Seq, Tag};
 use crate::session::Observed;
 use state::{PackedEntry, PackedState, packed_entry, packed_state, unpacked_entry, unpacked_state};
 
-/// The home of a key whose one entry holds it in a session, or that has no entry, with nothing in flight and nobody who waits or
+/// The home of a key without entries, or with one entry that holds it in a session. Nothing is in flight, and no call waits or
 /// watches. In memory only: no other program reads it.
 #[derive(Clone, PartialEq, Message)]
 struct PackedMachine {
@@ -35,10 +35,10 @@ struct PackedMachine {
     term: u64,
     #[prost(message, required, tag = "3")]
     state: PackedState,
-    /// Absent where it is as `state`.
+    /// Absent if equal to `state`.
     #[prost(message, optional, tag = "4")]
     row: Option<PackedState>,
-    /// Absent, as `holder`, where nobody locks the key.
+    /// Absent, like `holder`, if nobody locks the key.
     #[prost(message, optional, tag = "5")]
     entry: Option<PackedEntry>,
     #[prost(message, optional, tag = "6")]
@@ -47,14 +47,14 @@ struct PackedMachine {
     began: u64,
     #[prost(uint64, optional, tag = "8")]
     inherited: Option<u64>,
-    /// In nanoseconds; absent where it is not known.
+    /// In nanoseconds; absent if unknown.
     #[prost(uint64, optional, tag = "9")]
     session_ttl: Option<u64>,
     #[prost(uint64, tag = "10")]
     next_io: u64,
     #[prost(bool, tag = "11")]
     changed: bool,
-    /// The entry came with the key, and no call named it here.
+    /// The entry is inherited, without a call here yet.
     #[prost(bool, tag = "12")]
     unheard: bool,
     /// Oldest first.
@@ -62,7 +62,7 @@ struct PackedMachine {
     released: Vec<PackedReleased>,
 }
 
-/// An entry that was released lately.
+/// A recently released entry.
 #[derive(Clone, PartialEq, Message)]
 struct PackedReleased {
     #[prost(uint64, tag = "1")]
@@ -71,10 +71,10 @@ struct PackedReleased {
     tag: Vec<u8>,
     #[prost(uint64, tag = "3")]
     grant: u64,
-    /// The number of the call that wrote its put; absent where it carried none.
+    /// The number of the call that wrote its put; absent without a put.
     #[prost(uint64, optional, tag = "4")]
     written: Option<u64>,
-    /// It carried none, and a write may show.
+    /// It carried no put, and an earlier write may show.
     #[prost(bool, tag = "5")]
     unknown: bool,
     #[prost(uint64, tag = "6")]
@@ -87,7 +87,7 @@ struct PackedHolder {
     op: u32,
     #[prost(enumeration = "PackedPhase", tag = "2")]
     phase: i32,
-    /// So many answers said so; absent where it is claimed.
+    /// The number of HELD answers; absent if claimed.
     #[prost(uint32, optional, tag = "3")]
     answered: Option<u32>,
     #[prost(uint64, tag = "4")]
@@ -98,7 +98,7 @@ struct PackedHolder {
     past: Option<u64>,
     #[prost(uint64, tag = "7")]
     last_call_no: u64,
-    /// The number of the put of a release that failed.
+    /// The call number of a failed release with a put.
     #[prost(uint64, optional, tag = "8")]
     failed_put: Option<u64>,
     #[prost(uint64, optional, tag = "9")]
@@ -109,19 +109,19 @@ struct PackedHolder {
     sync_tries: u32,
 }
 
-/// How far a holder has come that waits for nothing.
+/// The phase of a holder that waits for nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
 #[repr(i32)]
 enum PackedPhase {
     Held = 0,
     HeldSynced = 1,
-    /// As after a take-over: the sync is begun once somebody asks.
+    /// As after a take-over: the sync begins with the next call for it.
     Unsynced = 2,
 }
 
 impl Machine {
-    /// The machine in few bytes; `None` where something is in flight, waits or is due, where it remembers the value, or where
-    /// memory alone knows of the holder.
+    /// The machine in few bytes; `None` if something is in flight, waiting or due, if the value is remembered, or if memory alone
+    /// knows of the holder.
     pub fn pack(&self) -> Option<Vec<u8>> {
         let is_quiet = self.turn == Turn::Free && self.backlog.is_empty() && self.tries == 0;
         match &self.role {
@@ -132,7 +132,7 @@ impl Machine {
         }
     }
 
-    /// The machine that was packed; `None` of bytes that no machine was packed into.
+    /// Restores a packed machine; `None` for any other bytes.
     pub fn unpack(bytes: &[u8]) -> Option<Machine> {
         let packed = PackedMachine::decode(bytes).ok()?;
         Some(Machine {
@@ -142,7 +142,7 @@ impl Machine {
         })
     }
 
-    /// Until when it remembers an entry that was released.
+    /// The end of its memory of released entries.
     pub fn remembers_until(&self) -> Option<Observed> {
         match &self.role {
             Role::Serving(serving) => serving.released.iter().map(|entry| entry.until).max(),
@@ -150,7 +150,7 @@ impl Machine {
         }
     }
 
-    /// Forgets how many held the key lately, and who released it, where that is so long ago that it does not matter any more.
+    /// Forgets recent holders and released entries that are too old to matter.
     pub fn forget_past(&mut self, now: Observed, span: Duration) {
         if let Role::Serving(serving) = &mut self.role {
             serving.pace.forget(now, span);
@@ -160,7 +160,7 @@ impl Machine {
 }
 
 fn packed(serving: &Serving, next_io: u64) -> Option<PackedMachine> {
-    // Named one by one: who adds a field decides here what becomes of it.
+    // Every field by name: a new field needs a decision here.
     let Serving {
         home,
         state,
@@ -238,7 +238,7 @@ fn packed(serving: &Serving, next_io: u64) -> Option<PackedMachine> {
     })
 }
 
-/// Of a row that has the same entries; `None` within where it is the same in all.
+/// A row with the same entries; the inner `None` if it equals `state`.
 fn packed_state_of_row(
     home: Home,
     row: &KeyState,

@@ -4,7 +4,7 @@ use super::context::Context;
 use super::event::KeyError;
 use crate::key::Refusal;
 
-/// What a caller learns of a refusal.
+/// The error for the caller of a refused command.
 pub(super) fn refused(refusal: &Refusal) -> KeyError {
     match refusal {
         Refusal::NotHome(Some(home)) => KeyError::Elsewhere(*home),

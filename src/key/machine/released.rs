@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use crate::lock::{Fence, Seq, Tag};
 use crate::session::Observed;
 
-/// How many a key remembers, the latest: 20 KB at most of a key that changes hands so often within a TTL, and a create looks
-/// through all of them. A repeat that comes after so many further releases takes a new entry, which ends unclaimed.
+/// Releases that a key remembers: 20 KB at most, and each create searches them. A repeat after more releases than that within a
+/// TTL takes a new entry, which ends unclaimed.
 const RELEASED_MAX: usize = 256;
 
 /// The latest releases, oldest first.
@@ -19,37 +19,35 @@ pub(super) struct Released {
     entries: VecDeque<ReleasedEntry>,
 }
 
-/// One entry that was released.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct ReleasedEntry {
     pub seq: Seq,
     pub tag: Tag,
-    /// The grant that it held the key under; none of a waiter.
+    /// The grant of a holder; none of a waiter.
     pub grant: Fence,
     pub put: LastWrite,
-    /// It is remembered for a TTL.
+    /// A TTL after the release.
     pub until: Observed,
 }
 
-/// What is known of the put of a release.
+/// The known outcome of the put of a release.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum LastWrite {
-    /// It carried none, and no write under this grant is of unknown outcome.
+    /// No put, and no write of unknown outcome under this grant.
     None,
-    /// It carried none; an earlier write may have taken effect.
+    /// No put; an earlier write may have taken effect.
     Unknown,
-    /// It was written by the call with this number; 0 where its caller does not count.
+    /// Written by the call with this number; 0 if the caller does not count.
     Written(u64),
 }
 
-/// What a repeated release hears of the put that it carries.
+/// The outcome of the put in a repeated release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PutOfRepeat {
     /// It was written with the release.
     Written,
-    /// The release came without it.
+    /// The first release came without it.
     NotWritten,
-    /// That cannot be told.
     Unknown,
 }
 
@@ -64,7 +62,7 @@ impl Released {
         self.entries.push_back(entry);
     }
 
-    /// The entry that this request made.
+    /// The entry of this request.
     pub fn of_tag(&self, tag: Tag, now: Observed) -> Option<&ReleasedEntry> {
         let mut latest = self.entries.iter().rev();
         latest.find(|entry| entry.tag == tag && entry.until > now)
@@ -75,7 +73,7 @@ impl Released {
         self.entries.iter().rev().find(|e| e.seq == seq)
     }
 
-    /// Forgets those whose TTL has passed.
+    /// Forgets entries after their TTL.
     pub fn forget(&mut self, now: Observed) {
         self.entries.retain(|entry| entry.until > now);
         if self.entries.is_empty() {
@@ -97,11 +95,11 @@ impl FromIterator<ReleasedEntry> for Released {
 }
 
 impl ReleasedEntry {
-    /// What became of the put that a release carries which is repeated, or comes after another one.
+    /// The outcome of the put in a release that repeats or follows another one.
     pub fn put_of_repeat(&self, grant: Option<Fence>, call_no: u64) -> PutOfRepeat {
         match self.put {
             LastWrite::Written(written) if written == call_no => PutOfRepeat::Written,
-            // An earlier try under another grant is one that this home may not know.
+            // Another grant: this home may not know of the earlier try.
             LastWrite::None if grant.is_none_or(|grant| grant == self.grant) => {
                 PutOfRepeat::NotWritten
             }

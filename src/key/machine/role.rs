@@ -1,4 +1,4 @@
-//! The states of a machine: what this replica is to the key, and the operation on the row.
+//! The states of a machine: the role of this replica for the key, and the operation on the row.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use super::serving::Serving;
 use crate::key::KeyState;
 use crate::lock::ReplicaId;
 
-/// What this replica is to the key.
+/// The role of this replica for the key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Role {
-    /// Nothing is known: the row is read before anything is answered.
+    /// Nothing is known: the row is read before any answer.
     Unread,
     /// It is becoming the home.
     Taking(Taking),
     /// It is the home.
     Serving(Box<Serving>),
-    /// It is giving the key to another replica: nothing is answered until that is settled (H4).
+    /// It is handing the key over: no answer until that is settled (H4).
     HandingOver(Box<Serving>, HandOver),
 }
 
@@ -25,15 +25,15 @@ pub(super) enum Role {
 pub(super) enum Turn {
     /// None, and none is needed.
     Free,
-    /// What became of the last one is not known: the row is read before anything else.
+    /// The outcome of the last one is unknown: the row is read first.
     InDoubt,
     /// The row is being read.
     Reading,
     /// A compare-and-swap is in flight.
     Swapping,
-    /// The store failed a moment ago; with `in_doubt` as in that.
+    /// The store failed a moment ago.
     Paused {
-        /// What became of the last one is not known.
+        /// The outcome of the last operation is unknown.
         in_doubt: bool,
     },
 }
@@ -50,31 +50,31 @@ pub(super) struct Queued {
 pub(super) struct Taking {
     /// The row as it was read.
     pub found: Arc<KeyState>,
-    /// The timestamp of the value, where the key has no row.
+    /// The timestamp of the value, if the key has no row.
     pub past: Option<u64>,
-    /// Its commit, which is sent as it is until it is settled (I6).
+    /// Its commit, sent unchanged until it is settled (I6).
     pub sent: Option<SentTakeOver>,
 }
 
 /// The commit of a take-over.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct SentTakeOver {
-    /// What this replica knows as the home once it applied.
+    /// The state of this home after the commit.
     pub state: Box<KeyState>,
     pub row: Arc<KeyState>,
-    /// The entries that it makes, and who waits for them.
+    /// Its new entries, and their callers.
     pub created: Vec<Created>,
-    /// A try of it was of unknown outcome.
+    /// A try had an unknown outcome.
     pub in_doubt: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Created {
-    /// Nobody where that has ended.
+    /// `None` once its call has ended.
     pub call: Option<CallId>,
     pub entry: EntryRef,
     pub existed: bool,
-    /// To be decided again, where the take-over fails.
+    /// Decided again if the take-over fails.
     pub asked: Call,
 }
 
@@ -82,14 +82,14 @@ pub(super) struct Created {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct HandOver {
     pub to: ReplicaId,
-    /// Who asked for it.
+    /// The calls that asked for it.
     pub calls: Vec<CallId>,
     pub stage: Stage,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Stage {
-    /// What was begun is brought to its end; nothing was sent.
+    /// Operations in flight finish; nothing was sent.
     Draining,
     /// Its commit was sent, and may apply.
     Sent,
@@ -101,7 +101,7 @@ impl HandOver {
         self.stage == Stage::Sent
     }
 
-    /// Those who asked for it, who learn that it came otherwise.
+    /// Fails its calls with `why`.
     pub fn close(self, why: &KeyError, out: &mut Vec<Effect>) {
         for call in self.calls {
             fail(call, why.clone(), out);

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use crate::key::{CommitMode, Entry, KeyState};
 use crate::lock::Seq;
 
-/// A change that was sent, and may yet apply. It is sent again, as it is, until a later version is known: so of all that
-/// is in flight only one content can become the next version.
+/// A sent change that may yet apply. It is sent again unchanged until a later version is known: so only one content in flight can
+/// become the next version.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct SentChange {
     pub state: Arc<KeyState>,
-    /// An earlier try of it was of unknown outcome.
+    /// An earlier try had an unknown outcome.
     pub in_doubt: bool,
 }
 
@@ -23,17 +23,17 @@ pub(super) struct KnownRow {
 }
 
 impl KnownRow {
-    /// As it was acknowledged, or read.
+    /// A row as it was acknowledged or read.
     pub fn new(known: Arc<KeyState>) -> Self {
         KnownRow { known, sent: None }
     }
 
-    /// The latest version that is known.
+    /// The latest known version.
     pub fn known(&self) -> &Arc<KeyState> {
         &self.known
     }
 
-    /// What was sent, and may yet apply.
+    /// The sent change, which may yet apply.
     pub fn sent(&self) -> Option<&SentChange> {
         self.sent.as_ref()
     }
@@ -43,14 +43,14 @@ impl KnownRow {
         self.sent = Some(SentChange { state, in_doubt });
     }
 
-    /// Its outcome is not known.
+    /// The outcome is unknown.
     pub fn doubt(&mut self) {
         if let Some(sent) = &mut self.sent {
             sent.in_doubt = true;
         }
     }
 
-    /// This try of it was not begun. False if an earlier one may apply.
+    /// This try was not begun. `false` if an earlier one may apply.
     pub fn take_back(&mut self) -> bool {
         self.sent.take_if(|sent| !sent.in_doubt).is_some()
     }
@@ -62,7 +62,7 @@ impl KnownRow {
         }
     }
 
-    /// Whether this row, as it was read, is the change that was sent.
+    /// Whether this row, as read, is the sent change.
     pub fn is_sent(&self, state: &KeyState) -> bool {
         self.sent.as_ref().is_some_and(|sent| *sent.state == *state)
     }
@@ -73,18 +73,18 @@ impl KnownRow {
         std::iter::once(&*self.known).chain(sent)
     }
 
-    /// Whether this entry may hold the key: it is durable as the holder, or may be granted without the row knowing.
+    /// Whether this entry may hold the key: as the durable holder, or by a grant ahead of the row.
     pub fn allows_grant(&self, seq: Seq) -> bool {
         self.each()
             .all(|row| seq < row.reserved.volatile_end || row.kept == Some(seq))
     }
 
-    /// Whether this seq may be told.
+    /// Whether a client may learn of this seq.
     pub fn allows_seq(&self, seq: Seq) -> bool {
         seq < self.known.reserved.seq_end
     }
 
-    /// Whether the timestamps below this end may be used.
+    /// Whether timestamps below this end may be used.
     pub fn allows_fence(&self, end: u64) -> bool {
         end <= self.known.reserved.fence_end
     }
@@ -94,24 +94,24 @@ impl KnownRow {
         self.each().any(|row| row.kept == Some(seq))
     }
 
-    /// Whether this entry may be listed.
+    /// Whether the row may list this entry.
     pub fn may_list(&self, seq: Seq) -> bool {
         self.each().any(|row| row.position(seq).is_some())
     }
 
-    /// Whether the next home knows that this entry has ended.
+    /// Whether the next home knows of the end of this entry.
     pub fn is_recorded(&self, seq: Seq) -> bool {
         seq < self.known.next && !self.may_list(seq)
     }
 
-    /// Whether an entry of which this is so may be listed.
+    /// Whether the row may list an entry with this property.
     pub fn may_list_any(&self, is_so: impl Fn(&Entry) -> bool) -> bool {
         self.each()
             .any(|row| row.entries.iter().any(|entry| is_so(entry)))
     }
 
-    /// Whether the end of this entry may be told: with write-through once the row does not have it any more; with write-back
-    /// at once, but that of a durable holder, which would go on holding the key at the next home.
+    /// Whether the end of this entry may be told. With write-through: once the row lacks the entry. With write-back: at once,
+    /// except for a durable holder, which would go on holding the key at the next home.
     pub fn allows_end(&self, seq: Seq, mode: CommitMode) -> bool {
         match mode {
             CommitMode::WriteThrough => !self.may_list(seq),
@@ -119,12 +119,12 @@ impl KnownRow {
         }
     }
 
-    /// Whether this entry holds the key, and does so at the next home as well.
+    /// Whether this entry is the durable holder, in every version.
     pub fn is_kept(&self, seq: Seq) -> bool {
         self.each().all(|row| row.kept == Some(seq))
     }
 
-    /// Whether this entry survives the home, as far as it has come: as the holder, or with its turn in the queue.
+    /// Whether this entry survives the home in its role: the holder, or a waiter at its place in the queue.
     pub fn is_durable(&self, seq: Seq) -> bool {
         self.each().all(|row| row.keeps(seq))
     }

@@ -21,10 +21,10 @@ use crate::key::{Applied, Command, CommitMode, Entry, Home, KeyState, Outcome, a
 use crate::lock::{EndReason, EndedAs, Fence, Liveness, Lookup, Seq, SessionId};
 use crate::session::Observed;
 
-/// What ended is deleted from the row after this at the latest, and who comes behind a durable holder is listed.
+/// The longest time until the row drops ended entries, and lists waiters behind a durable holder.
 const TIDY_AFTER: Duration = Duration::from_secs(1);
 
-/// A call that is answered once its entry holds the key, or has ended.
+/// A status call, answered once its entry holds the key or has ended.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Ask {
     pub call: CallId,
@@ -35,12 +35,12 @@ pub(super) struct Ask {
     pub existed: bool,
 }
 
-/// Somebody who hears news of an entry.
+/// A Watch call.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Watcher {
     pub call: CallId,
     pub seq: Seq,
-    /// What it heard last: how many are ahead; `None` since it learned that it holds the key.
+    /// The last position sent; `None` after HELD.
     pub position: Option<usize>,
 }
 
@@ -50,31 +50,30 @@ pub(super) enum Io {
     /// For a critical Get.
     Get {
         critical: Critical,
-        /// As of [`Io::Held`].
+        /// As in [`Io::Held`].
         after: Option<u64>,
     },
     /// For an answer of HELD.
     Held {
         ask: Ask,
         grant: Fence,
-        /// The last timestamp that the fence had given out when it was begun; `None` if a write was open then, which it
-        /// may show or not.
+        /// The last timestamp taken from the fence when the read began; `None` if a write was open then, which the read may miss.
         after: Option<u64>,
     },
     /// A write of the holder.
     Put { critical: Critical, datum: Datum },
-    /// The read that settles writes of unknown outcome of the holder with this grant.
+    /// The read that settles writes of unknown outcome under this grant.
     SettleRead { grant: Fence },
-    /// The rewrite of what it showed.
+    /// The rewrite of the value read.
     SettleWrite { grant: Fence, datum: Datum },
-    /// The one read of a fence that must be synced.
+    /// The one read of a sync.
     SyncRead { fence: Fence },
-    /// The rewrite of what was read.
+    /// The rewrite of a sync.
     SyncWrite { fence: Fence },
 }
 
-/// The value of the key, while the home knows it without reading (H9): from its last acknowledged write, or a read, for
-/// as long as no write is open and nobody ended uncleanly since.
+/// The value of the key, if the home knows it without a read (H9): from its last acknowledged write, or a read. An open write or
+/// an unclean end makes it unknown.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) enum KnownValue {
     #[default]
@@ -82,52 +81,50 @@ pub(super) enum KnownValue {
     Known(Option<Datum>),
 }
 
-/// What a home knows of its key.
+/// The memory of a home about its key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Serving {
     pub home: Home,
-    /// What this home decided, ahead of the row: nobody else decides in this term (H1).
+    /// The decisions of this home, ahead of the row: nobody else decides in this term (H1).
     pub state: Arc<KeyState>,
     pub row: KnownRow,
-    /// It changed since the last commit was made.
+    /// `state` changed since the last commit was prepared.
     pub changed: bool,
-    /// Entries ended since watchers were told how many are ahead.
+    /// Entries ended since watchers were told their positions.
     pub moved: bool,
-    /// Outcomes that wait for the row, in their order.
+    /// Decisions that wait for the row, in order.
     pub decided: Vec<Decided>,
     pub holder: Option<Holder>,
-    /// Who held the key when this replica became its home, until a call names it here.
+    /// The inherited holder, until a call names it here.
     pub inherited: Option<Seq>,
-    /// The entries that were in the queue then, and that no call named here.
+    /// The inherited entries that no call named here.
     pub unheard: BTreeSet<Seq>,
-    /// When it became the home.
+    /// The moment when it became the home.
     pub began: Observed,
-    /// Until when the first of them may go unheard, where the home before did not hear of it either.
+    /// The claim deadline of the first of them, if no call named it at the home before either.
     pub first_until: Option<(Seq, Observed)>,
     pub leases: Leases,
-    /// The TTLs of the sessions that live entries live by, as far as they are known.
+    /// The known TTLs of the sessions of live entries.
     pub session_ttls: BTreeMap<SessionId, Duration>,
     pub asks: Vec<Ask>,
     pub watchers: Vec<Watcher>,
     pub ios: Vec<(IoId, Io)>,
-    /// The entries that were released here lately.
+    /// Entries released here lately.
     pub released: Released,
     pub value: KnownValue,
-    /// No fence could be taken for the first entry: when that is tried again.
+    /// The next try of a grant that found no fence.
     pub grant_again: Option<Observed>,
-    /// How many held the key lately.
     pub pace: Pace,
-    /// Sessions of entries that ended, which the row does not allow to be known yet.
+    /// Sessions of ended entries, until the row allows them to learn of the end.
     pub detaching: Vec<(SessionId, Seq)>,
-    /// When the row is to be committed at the latest, since it lists what ended, or not yet who waits behind a durable
-    /// holder.
+    /// The latest moment of the next commit, while the row lists ended entries, or lacks waiters behind a durable holder.
     pub tidy_at: Option<Observed>,
 }
 
 impl Serving {
-    /// A home that begins with this state, which this row has: every lease begins with a full TTL, but that of a first entry
-    /// which was handed over without having been heard of: with what is left of it. A holder that the home before may have
-    /// answered HELD counts as claimed.
+    /// A home that begins with this state, which this row has. Every lease begins with a full TTL; only a first entry that was
+    /// handed over without a call keeps the rest of its time. A holder that the home before may have answered HELD counts as
+    /// claimed.
     pub fn begin(
         cx: &Context<'_>,
         home: Home,
@@ -169,7 +166,7 @@ impl Serving {
         serving
     }
 
-    /// When something is due; what is to be committed only where a commit could be sent.
+    /// The next moment when something is due. Commits count only if one could be sent.
     pub fn due(&self, commit: CommitRules, can_commit: bool) -> Option<Observed> {
         let holder = self.holder.as_ref();
         let claim = match holder.map(|h| (&h.claim, h.is_closing())) {
@@ -183,7 +180,7 @@ impl Serving {
         all.into_iter().flatten().min()
     }
 
-    /// Decides one command, and does what follows from it here.
+    /// Decides one command, and follows it in memory.
     pub fn apply(&mut self, cx: &Context<'_>, command: &Command, out: &mut Vec<Effect>) -> Outcome {
         let ending = match command {
             Command::Release { seq, .. } | Command::Evict { seq, .. } => {
@@ -229,7 +226,7 @@ impl Serving {
         }
         let holder = self.holder.as_ref();
         if holder.is_some_and(|holder| self.row.may_keep(holder.seq)) {
-            // After a flood of commits nobody asks how long that is by then.
+            // `keep_after` may be long while many commits are open.
             self.tidy_by(cx, cx.commit.keep_after.min(TIDY_AFTER));
         }
     }
@@ -243,7 +240,7 @@ impl Serving {
         }
     }
 
-    /// With write-back the row is committed after this at the latest.
+    /// With write-back the row is committed within this time.
     pub fn tidy_by(&mut self, cx: &Context<'_>, within: Duration) {
         if cx.commit.mode == CommitMode::WriteThrough {
             return;
@@ -252,13 +249,13 @@ impl Serving {
         self.tidy_at = Some(self.tidy_at.map_or(at, |before| before.min(at)));
     }
 
-    /// Whether the holder is durable, and nobody else may be granted the key without the row knowing.
+    /// Whether the holder is durable, and no other entry may be granted the key ahead of the row.
     pub fn is_kept(&self) -> bool {
         let holder = self.holder.as_ref();
         holder.is_some_and(|h| self.row.is_kept(h.seq))
     }
 
-    /// Whether the row lists what ended: it would come to life again at the next home.
+    /// Whether the row lists ended entries: they would come to life again at the next home.
     pub fn lists_ended(&self) -> bool {
         self.row
             .may_list_any(|entry| self.state.position(entry.seq).is_none())
@@ -271,7 +268,7 @@ impl Serving {
         is_empty && is_quiet && self.row.sent().is_none()
     }
 
-    /// When the holder is to become durable: a while after it was told that it holds the key (H5).
+    /// The moment when the holder is to become durable: `keep_after` after HELD (H5).
     pub fn keep_at(&self, commit: CommitRules) -> Option<Observed> {
         let since = self.holder.as_ref()?.in_use_since?;
         match commit.mode {
@@ -280,7 +277,7 @@ impl Serving {
         }
     }
 
-    /// Whoever holds the key by what was decided is the holder, and waits for the row to allow it.
+    /// Makes the holder by decision the holder in memory, which waits for the row.
     fn follow_holder(&mut self, cx: &Context<'_>, at_once: bool, out: &mut Vec<Effect>) {
         let state = Arc::clone(&self.state);
         let Some(entry) = state.holder() else {
@@ -302,14 +299,14 @@ impl Serving {
         let mut holder = Holder::new(entry, &state, claim, at_once);
         holder.held_before = self.inherited == Some(entry.seq);
         if let KnownValue::Known(Some(datum)) = &self.value {
-            // It may be of somebody else, above this fence (I2).
+            // The timestamp may be another holder's, above this fence (I2).
             holder.saw(datum.timestamp);
         }
         self.holder = Some(holder);
         self.grant_again = None;
     }
 
-    /// The row allows what the holder waits for: that anybody learns of the grant (I4), or that it writes on.
+    /// Lets the holder go on once the row allows it: its grant may be told (I4), or it writes on.
     pub fn allow_holder(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
         let Some(holder) = &mut self.holder else {
             return;
@@ -331,7 +328,7 @@ impl Serving {
         }
     }
 
-    /// The memory of a fence ends with it; what was accepted under it and not begun fails.
+    /// Ends the memory of a fence. Its queued calls fail.
     fn end_holder(&mut self, out: &mut Vec<Effect>) {
         let Some(mut gone) = self.holder.take() else {
             return;
@@ -348,7 +345,7 @@ impl Serving {
         }
     }
 
-    /// After this without any call for it a first entry counts as unclaimed.
+    /// The time without a call after which a first entry counts as unclaimed.
     pub fn claim_ttl(&self, cx: &Context<'_>, entry: &Entry) -> Duration {
         match entry.liveness {
             Liveness::Own { .. } => own_ttl(entry.liveness),
@@ -357,15 +354,15 @@ impl Serving {
         .unwrap_or(cx.limits.session_claim_ttl)
     }
 
-    /// By when a holder has to claim its lock.
+    /// The claim deadline of a holder.
     pub fn claim_until(&self, cx: &Context<'_>, entry: &Entry) -> Observed {
         let until = cx.now.plus(self.claim_ttl(cx, entry));
         let unheard = self.first_until.filter(|(seq, _)| *seq == entry.seq);
         unheard.map_or(until, |(_, unheard)| unheard.min(until))
     }
 
-    /// For how long the first entry may go unheard at the next home, in milliseconds, rounded up, one at least: what is left
-    /// of its lease, or of the time in which it has to claim its lock. 0, a whole TTL, of one that was heard of here.
+    /// The time that the first entry has for a call at the next home, in milliseconds, rounded up, at least 1: the rest of its
+    /// lease or of its claim time. 0 means a whole TTL, since a call named it here.
     pub fn first_left_ms(&self, now: Observed) -> u32 {
         let first = self.state.first().map(|first| first.seq);
         let Some(seq) = first.filter(|seq| self.unheard.contains(seq)) else {
@@ -403,7 +400,7 @@ impl Serving {
         }
     }
 
-    /// A session learns of the end of an entry only once that cannot come to life again, as far as the mode goes.
+    /// Detaches ended entries from their sessions, once the row allows their ends to be told.
     pub fn detach_allowed(&mut self, mode: CommitMode, out: &mut Vec<Effect>) {
         let row = &self.row;
         let allowed = self
@@ -412,7 +409,7 @@ impl Serving {
         out.extend(allowed.map(|(session, seq)| Effect::Detach { session, seq }));
     }
 
-    /// An entry ended: whoever asks for it or watches it learns how.
+    /// Tells the status calls and watchers of an entry how it ended.
     fn notify_end(&mut self, entry: &Entry, out: &mut Vec<Effect>) {
         let end = self.state.end_of(entry.seq);
         for ask in self.asks.extract_if(.., |ask| ask.seq == entry.seq) {
@@ -429,14 +426,14 @@ impl Serving {
         }
     }
 
-    /// Tells watchers how many are ahead, where that changed.
+    /// Tells watchers their new positions.
     pub fn notify_positions(&mut self, out: &mut Vec<Effect>) {
         if !std::mem::take(&mut self.moved) {
             return;
         }
         for watcher in &mut self.watchers {
             let position = self.state.position(watcher.seq);
-            // That an entry holds the key is told once it may be answered HELD.
+            // A grant is told once HELD may be answered.
             if let Some(position) = position.filter(|position| *position > 0)
                 && watcher.position != Some(position)
             {
@@ -449,8 +446,7 @@ impl Serving {
         }
     }
 
-    /// How an entry that is not live ended, as its client is told: one whose release is not known to the row yet is still
-    /// being released.
+    /// The end of an entry, as its client is told: RELEASING while the row does not allow the end.
     pub fn ended(&self, cx: &Context<'_>, seq: Seq, end: EndedAs) -> KeyError {
         match end {
             EndedAs::Released if !self.row.allows_end(seq, cx.commit.mode) => KeyError::Releasing,
@@ -458,8 +454,7 @@ impl Serving {
         }
     }
 
-    /// A live entry, how many are ahead of it, and what it lives by, renewed by this call. Who names the grant in force was
-    /// told it (I5).
+    /// The position and the lease of a live entry, renewed by this call. A call that names the grant in force claims it (I5).
     pub fn live(
         &mut self,
         cx: &Context<'_>,
@@ -484,7 +479,7 @@ impl Serving {
         Ok((position, lease))
     }
 
-    /// The client of an entry that was in the queue when this replica became the home is here.
+    /// An inherited entry made its first call here.
     fn came_along(&mut self, cx: &Context<'_>, seq: Seq) {
         self.inherited.take_if(|of| *of == seq);
         if self.first_until.take_if(|(of, _)| *of == seq).is_some() {
@@ -492,7 +487,7 @@ impl Serving {
         }
     }
 
-    /// Renews what a live entry lives by (I8).
+    /// Renews the lease of a live entry (I8).
     pub fn renew(
         &mut self,
         cx: &Context<'_>,
@@ -509,12 +504,12 @@ impl Serving {
         self.lease(cx, seq)
     }
 
-    /// What a live entry lives by, as a call is told that renewed it when it was made: the client counts from when it sent
-    /// the call, so the answer renews nothing.
+    /// The lease of a live entry, for an answer. The call renewed it; the answer does not, as the client counts from when it sent
+    /// the call.
     pub fn lease(&self, cx: &Context<'_>, seq: Seq) -> Result<LeaseStatus, KeyError> {
         let expired = || KeyError::Ended(EndedAs::Lost(EndReason::Expired));
         let durable = self.row.is_durable(seq);
-        // A waiter becomes a holder by memory alone before anybody asks again.
+        // A waiter may become the holder by memory alone before its next call.
         let is_bounded = cx.commit.mode != CommitMode::WriteThrough && !self.row.is_kept(seq);
         let promised_until = (is_bounded || !durable).then_some(cx.sure_until);
         let status = |source| LeaseStatus {
@@ -548,7 +543,7 @@ impl Serving {
         self.holder.iter_mut().for_each(Holder::shrink);
     }
 
-    /// What to tell a caller whose entry is no longer what it was.
+    /// The error for a call of an ended entry or a superseded grant.
     pub fn why_not(&self, entry: EntryRef) -> KeyError {
         match self.state.lookup(entry.seq, entry.tag) {
             Lookup::Ended(end) => KeyError::Ended(end),
@@ -562,15 +557,14 @@ impl Serving {
         Some(self.ios.swap_remove(at).1)
     }
 
-    /// How many calls wait for HELD of this entry.
+    /// Calls that wait for HELD of this entry.
     pub fn waits_of(&self, seq: Seq) -> usize {
         let held = |(_, io): &&(IoId, Io)| matches!(io, Io::Held { ask, .. } if ask.seq == seq);
         let reads = self.ios.iter().filter(held).count();
         reads + self.asks.iter().filter(|ask| ask.seq == seq).count()
     }
 
-    /// Whether this is the value from now on: what was read with no write open, or written and acknowledged last. A copy is
-    /// kept: the bytes of a request are a part of all that came with it, which may be much more.
+    /// Remembers the value, read with no write open or acknowledged last. It is copied, since its buffer may be a whole request.
     pub fn know(&mut self, cx: &Context<'_>, mut datum: Option<Datum>) {
         let value = datum.as_mut().and_then(|datum| datum.value.as_mut());
         let bytes = value.as_ref().map_or(0, |value| value.len());

@@ -12,7 +12,7 @@ use super::value::Datum;
 use crate::lock::Fence;
 
 impl Machine {
-    /// Begins it for who waits for the value, once no write is in flight: the caller of one may have given it up.
+    /// Begins to settle for a reader, once no write is in flight.
     pub(super) fn settle(&mut self, out: &mut Vec<Effect>) {
         let io = self.io();
         let Some(serving) = self.serving_mut() else {
@@ -44,7 +44,7 @@ impl Machine {
         let Some(serving) = self.serving_mut() else {
             return;
         };
-        // Else the lock is released or lost: the next holder syncs the value (I7).
+        // Otherwise the lock is released or lost: the next holder syncs the value (I7).
         let Some(holder) = serving.holder.as_mut().filter(|h| h.grant == grant) else {
             return;
         };
@@ -62,7 +62,7 @@ impl Machine {
             holder.saw(datum.timestamp);
         }
         let Some(timestamp) = holder.next_timestamp() else {
-            // It is begun anew with more timestamps.
+            // It begins anew with more timestamps.
             holder.phase = Phase::Held { synced };
             let past = holder.past();
             return self.extend(cx, Resume::Held { synced }, past, out);
@@ -120,7 +120,7 @@ impl Machine {
         self.fail_readers(cx, &KeyError::StoreUnavailable(why), out);
     }
 
-    /// Fails who waits for the value; they may ask again. Writes behind them go on.
+    /// Fails reads, which may be repeated. Writes behind them go on.
     pub(super) fn fail_readers(&mut self, cx: &Context<'_>, why: &KeyError, out: &mut Vec<Effect>) {
         let Some(serving) = self.serving_mut() else {
             return;
@@ -144,7 +144,7 @@ impl Machine {
 }
 
 impl Serving {
-    /// Whether a write of the holder may yet take effect: what a read shows may change.
+    /// Whether a write of the holder may yet take effect: the value may change after a read.
     pub fn has_open_writes(&self) -> bool {
         let holder = self.holder.as_ref();
         holder.is_some_and(|holder| holder.writes.are_open())

@@ -13,9 +13,9 @@ use super::value::{Datum, Value};
 use crate::lock::Fence;
 
 impl Machine {
-    /// Begins what the holder's phase wants next.
+    /// Begins the next work of the holder's phase.
     pub(super) fn advance_holder(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
-        // While the key is given away nothing more is begun, and nothing is answered.
+        // During a hand-over nothing begins, and nothing is answered.
         let Role::Serving(serving) = &mut self.role else {
             return;
         };
@@ -44,7 +44,7 @@ impl Machine {
         }
     }
 
-    /// Writes what the one read of this fence showed, the first time or again.
+    /// Writes the value from the one read of this fence, the first time or again.
     fn write_sync(&mut self, datum: Datum, out: &mut Vec<Effect>) {
         let io = self.io();
         let Some(serving) = self.serving_mut() else {
@@ -75,7 +75,7 @@ impl Machine {
             return;
         };
         if may_be_given {
-            // The next home may have begun: nothing is written here until it is known that it has not.
+            // The next home may have begun: no write until it is known that it has not.
             holder.sync_tries = tries.saturating_add(1);
             let of = PauseOf::Sync(grant);
             return out.push(Effect::Pause { of, tries });
@@ -86,7 +86,7 @@ impl Machine {
         }
     }
 
-    /// Tells HELD to whoever asks for the holder or watches it.
+    /// Tells HELD to the callers and watchers of the holder.
     fn answer_asks(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
         let Some(serving) = self.serving_mut() else {
             return;
@@ -133,7 +133,7 @@ impl Machine {
         }
     }
 
-    /// Answers HELD: from here on the grant counts as claimed (I5), unless nobody learns any answer of it.
+    /// Answers HELD: the grant counts as claimed (I5), unless every such answer is lost.
     pub(super) fn answer_held(
         &mut self,
         cx: &Context<'_>,
@@ -146,7 +146,7 @@ impl Machine {
         };
         let holder = serving.holder.as_ref().filter(|h| h.seq == ask.seq);
         if holder.is_some_and(|holder| !holder.is_held()) {
-            // It is answered once its fence is extended, or its last put written or not.
+            // It is answered after the Extend, or after the outcome of its last put.
             return serving.asks.push(ask);
         }
         let lease = match serving.lease(cx, ask.seq) {
@@ -170,7 +170,7 @@ impl Machine {
         });
     }
 
-    /// Answers by what is known now somebody who asked under a grant that has ended.
+    /// Answers a status call of an ended grant by the present state.
     pub(super) fn ask_again(&mut self, cx: &Context<'_>, ask: Ask, out: &mut Vec<Effect>) {
         let Some(serving) = self.serving_mut() else {
             return;
@@ -184,7 +184,7 @@ impl Machine {
         }
     }
 
-    /// Fails somebody who asked. The client of the entry was there: its claim is waited for anew (I5).
+    /// Fails a status call. Its client was there, so the claim deadline starts anew (I5).
     pub(super) fn fail_ask(
         &mut self,
         cx: &Context<'_>,
@@ -211,9 +211,9 @@ impl Machine {
             return;
         }
         match cell {
-            // Nothing was written from this read, so it may be read again (I7).
+            // No write followed this read, so it may be repeated (I7).
             Err(why) => self.pause_sync(cx, None, &KeyError::StoreUnavailable(why), out),
-            // The rewrite would not show above what is there: take a fence that does, and read again under that one.
+            // The rewrite would not show above this value: take a higher fence, and read again under it.
             Ok(Some(datum)) if datum.timestamp >= fence.0 => {
                 self.extend(cx, Resume::Sync, Some(datum.timestamp), out);
             }
@@ -257,7 +257,7 @@ impl Machine {
         }
     }
 
-    /// Goes on with the sync after a while; whoever waits for it fails.
+    /// Goes on with the sync after a pause. Calls that wait for it fail.
     pub(super) fn pause_sync(
         &mut self,
         cx: &Context<'_>,
@@ -275,7 +275,7 @@ impl Machine {
         self.fail_for_sync(cx, why, out);
     }
 
-    /// Fails whoever waits for the holder's sync; they may ask again.
+    /// Fails the calls that wait for the holder's sync; they may be repeated.
     fn fail_for_sync(&mut self, cx: &Context<'_>, why: &KeyError, out: &mut Vec<Effect>) {
         let Some(serving) = self.serving_mut() else {
             return;

@@ -15,7 +15,7 @@ use super::serving::Serving;
 use crate::key::{Command, CommitMode, Home, KeyState, NextRow, Outcome, Survivors, apply};
 
 impl Machine {
-    /// What a row means to a replica that is not the home, as far as it knows.
+    /// Decides by a row, while this replica is not the home: serve the key, take it over, or turn callers away.
     pub(super) fn evaluate(&mut self, cx: &Context<'_>, loaded: Loaded, out: &mut Vec<Effect>) {
         let Loaded { state: found, past } = loaded;
         if let Role::Taking(Taking {
@@ -27,7 +27,7 @@ impl Machine {
             if found == sent.row {
                 return self.taken(cx, out);
             }
-            // It may yet apply to this row, which it cannot on another version. Then it is sent until it is settled, or
+            // The sent take-over may yet apply to this row, but not to another version. It is sent until it is settled; otherwise
             // this replica might serve the key in a term that its own take-over ends.
             if sent.in_doubt && before.version == found.version {
                 return;
@@ -55,7 +55,7 @@ impl Machine {
         self.role = Role::Taking(Taking { found, past, sent });
     }
 
-    /// The take-over that was sent cannot apply any more: those who wait for its entries ask anew.
+    /// The sent take-over cannot apply any more: its creates are queued anew.
     fn ask_anew(&mut self) {
         let Role::Taking(taking) = &mut self.role else {
             return;
@@ -69,7 +69,7 @@ impl Machine {
         }
     }
 
-    /// Nobody waits any longer for the entry that this call makes with a take-over.
+    /// The caller of a create in a take-over left.
     pub(super) fn created_for_nobody(&mut self, call: CallId) {
         if let Role::Taking(Taking {
             sent: Some(sent), ..
@@ -81,7 +81,7 @@ impl Machine {
         }
     }
 
-    /// Tells those who wait for the take-over that the store did not do it; it may apply yet.
+    /// The store failed: fails the creates in a take-over, which may yet apply.
     pub(super) fn fail_created(&mut self, why: &KeyError, out: &mut Vec<Effect>) {
         if let Role::Taking(Taking {
             sent: Some(sent), ..
@@ -93,8 +93,8 @@ impl Machine {
         }
     }
 
-    /// Whether it was told that the key was handed to it in this term, and has not begun to take it from itself: that
-    /// may apply yet.
+    /// Whether the key was handed to this replica in this term, as another replica said, and no take-over from itself has begun:
+    /// that may yet apply.
     fn was_given(&self, home: Home) -> bool {
         if let Role::Taking(taking) = &self.role
             && taking.found.home == Some(home)
@@ -105,15 +105,15 @@ impl Machine {
         self.backlog.iter().any(|queued| given(&queued.call))
     }
 
-    /// Whether somebody wants this replica to be the next home of this row. Whoever asks by `TakeOver` has found the home
-    /// that it names down or stopped (`declare_down` in membership/declare.rs). Where there is none, whoever is asked takes the
-    /// key; that calls come where names rank is advice (H8).
+    /// Whether a call makes this replica the next home of this row. The caller of `TakeOver` has found the named home down or
+    /// stopped (`declare_down` in membership/declare.rs). A key without a home goes to the replica that is called: the ranking is
+    /// advice (H8).
     fn may_take_over(&self, cx: &Context<'_>, state: &KeyState) -> bool {
         let calls = || self.backlog.iter().map(|queued| &queued.call);
         match state.home {
-            // What was never created needs no home.
+            // A key without a Create needs no home.
             None => calls().any(|call| matches!(call, Call::Create { .. })),
-            // This replica's own, which lost what it knew of it (H11).
+            // This replica's own key, after its memory was lost (H11).
             Some(home) if home.replica == cx.replica || cx.is_alone => true,
             Some(home) => {
                 calls().any(|c| matches!(c, Call::TakeOver { from } if *from == home.replica))
@@ -121,7 +121,7 @@ impl Machine {
         }
     }
 
-    /// Answers all that ask here with where to ask (H1).
+    /// Tells every queued call where to ask (H1).
     fn turn_away(&mut self, state: &KeyState, out: &mut Vec<Effect>) {
         let why = match state.home {
             Some(home) => KeyError::Elsewhere(home),
@@ -130,7 +130,7 @@ impl Machine {
         self.fail_all(&why, out);
     }
 
-    /// Fails all that asked, whatever they asked for: this replica is not the home.
+    /// Fails every queued call: this replica is not the home.
     pub(super) fn fail_all(&mut self, why: &KeyError, out: &mut Vec<Effect>) {
         for queued in std::mem::take(&mut self.backlog) {
             fail(queued.id, why.clone(), out);
@@ -189,7 +189,7 @@ impl Machine {
         false
     }
 
-    /// What became of the commit of a take-over.
+    /// The outcome of the commit of a take-over.
     pub(super) fn take_over_swapped(
         &mut self,
         cx: &Context<'_>,
@@ -198,7 +198,7 @@ impl Machine {
     ) {
         match outcome {
             SwapOutcome::Applied => self.taken(cx, out),
-            // Without a row the timestamp of the value is wanted, too (I2).
+            // Without a row the timestamp of the value is needed, too (I2).
             SwapOutcome::Conflict(state) if state.version == 0 => {
                 self.ask_anew();
                 self.turn = Turn::InDoubt;
@@ -235,7 +235,7 @@ impl Machine {
         self.pause(is_in_doubt, out);
     }
 
-    /// The take-over that was sent took effect.
+    /// The sent take-over took effect.
     fn taken(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
         let Role::Taking(taking) = std::mem::replace(&mut self.role, Role::Unread) else {
             return;
@@ -254,11 +254,11 @@ impl Machine {
         };
         let created = sent.created.into_iter();
         let waiting: Vec<Decided> = created.filter_map(Created::awaited).collect();
-        // Those of the calls that came later are decided already.
+        // Calls that came later are in the list already.
         serving.decided.splice(0..0, waiting);
     }
 
-    /// This replica is the home from here on.
+    /// Makes this replica the home.
     fn serve(
         &mut self,
         cx: &Context<'_>,
@@ -298,7 +298,7 @@ impl Created {
     }
 }
 
-/// Makes the entries that were asked for; what else was asked for waits.
+/// Creates the requested entries. All other calls wait.
 fn create_all(
     cx: &Context<'_>,
     backlog: &mut std::collections::VecDeque<Queued>,

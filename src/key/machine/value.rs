@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-/// A value with its timestamp; `None` for the marker of a deleted one.
+/// A value with its timestamp; `None` marks a deleted value.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Datum {
     /// The value.
@@ -24,12 +24,12 @@ impl std::fmt::Debug for Datum {
 /// A value, as read.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Value {
-    /// `None` where the key has no value.
+    /// `None` if the key has no value.
     pub bytes: Option<Bytes>,
 }
 
 impl Value {
-    /// Of what the store has.
+    /// The value in a cell of the store.
     pub(super) fn of(datum: Option<Datum>) -> Self {
         Value {
             bytes: datum.and_then(|datum| datum.value),
@@ -46,7 +46,7 @@ impl std::fmt::Debug for Value {
     }
 }
 
-/// What a write leaves: a value, or none.
+/// The content of a write: a value, or none.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Mutation {
     /// This value.
@@ -56,7 +56,7 @@ pub enum Mutation {
 }
 
 impl Mutation {
-    /// What the value is after it.
+    /// The value after the write.
     pub(super) fn into_value(self) -> Option<Bytes> {
         match self {
             Mutation::Put(bytes) => Some(bytes),

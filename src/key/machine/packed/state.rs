@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::key::{Entry, Home, KeyState, Reserved};
 use crate::lock::{EndReason, Ended, EndedEntry, Fence, Liveness, Mode, Seq, SessionId, Tag};
 
-/// All of a state but its entry and its home, which a row that differs has as well.
+/// A state without its entry and home, which a differing row shares.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct PackedState {
     #[prost(uint64, tag = "1")]
@@ -43,7 +43,7 @@ pub(super) struct PackedState {
     unknown_to: u64,
 }
 
-/// A remembered end. It is no record of a store: those may not change, and this is read by nobody else.
+/// A remembered end. Not a stored record: its format may change.
 #[derive(Clone, PartialEq, Message)]
 struct PackedEnd {
     #[prost(uint64, tag = "1")]
@@ -52,10 +52,10 @@ struct PackedEnd {
     tag: Vec<u8>,
     #[prost(enumeration = "PackedReason", tag = "3")]
     reason: i32,
-    /// Of a forced end: who.
+    /// Of a forced end: the operator.
     #[prost(string, tag = "4")]
     by: String,
-    /// Of a forced end: why.
+    /// Of a forced end: the reason.
     #[prost(string, tag = "5")]
     why: String,
 }
@@ -85,9 +85,9 @@ pub(super) struct PackedEntry {
     created_at_ms: i64,
 }
 
-/// All but the entries of a state of this home; `None` where it has what there is no room for.
+/// A state of this home without its entries; `None` if a field has no room here.
 pub(super) fn packed_state(of: Home, state: &KeyState) -> Option<PackedState> {
-    // Named one by one: who adds a field decides here what becomes of it.
+    // Every field by name: a new field needs a decision here.
     let KeyState {
         version,
         home,
@@ -165,7 +165,7 @@ pub(super) fn packed_entry(entry: &Entry, session: SessionId) -> PackedEntry {
     }
 }
 
-/// The entry that was packed, and the session that it lives by.
+/// The packed entry and its session.
 pub(super) fn unpacked_entry(packed: PackedEntry) -> Option<(Arc<Entry>, SessionId)> {
     let session = SessionId(Uuid::from_slice(&packed.session).ok()?);
     let entry = Entry {
