@@ -25,7 +25,7 @@ const KEYS_MAX: usize = 1_024;
 /// The cause of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The entry was made when nobody was ahead of it.
+    /// The entry was made with none ahead.
     AtOnce,
     /// A change of the queue, such as a release of the entry ahead.
     Change,
@@ -311,7 +311,7 @@ mod tests {
         }
     }
 
-    /// The owner of the busiest key, who that is, and for how long it has been held.
+    /// The owner and the identity of the busiest key's holder, and the time since its grant.
     fn busiest(activity: &Activity, now: u64) -> (String, String, Option<Duration>) {
         let first = activity.busiest(s(now), 1).remove(0);
         (first.owner.into(), first.identity.into(), first.held_for)
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(lately.count, 5);
         assert_eq!(names(&activity, s(101), 9), ["b", "a", "c"]);
         assert_eq!(names(&activity, s(101), 2), ["b", "a"]);
-        // What has ended for a minute is no longer busy; the grants stay counted.
+        // After a minute the keys are no longer busy; the grants stay counted.
         assert_eq!(activity.busiest(s(200), 9), []);
         assert_eq!(activity.grants(s(200)).0, counted);
     }
@@ -354,7 +354,7 @@ mod tests {
         activity.granted(&id("hot"), s(100), grant(Cause::AtOnce));
         activity.granted(&id("stuck"), s(100), grant(Cause::AtOnce));
         activity.waiting(&id("stuck"), s(110), 3, Some(holder("other", 7)));
-        // This one was not granted here.
+        // A key that was not granted here.
         activity.waiting(&id("taken"), s(120), 1, Some(holder("before", 0)));
         activity.waiting(&id("idle"), s(120), 0, None);
         activity.granted(&id("hot"), s(177), grant(Cause::Change));
@@ -380,7 +380,7 @@ mod tests {
         activity.waiting(&id("k"), s(300), 1, Some(holder("o", 200)));
         let expected = |held_for| ("o".to_owned(), "somebody".to_owned(), Some(s(held_for)));
         assert_eq!(busiest(&activity, 300), expected(200));
-        // Who else comes changes nothing.
+        // Another waiter changes nothing.
         activity.waiting(&id("k"), s(310), 2, Some(holder("o", 0)));
         assert_eq!(busiest(&activity, 310), expected(210));
     }
@@ -390,7 +390,7 @@ mod tests {
         let activity = Activity::default();
         activity.waiting(&id("k"), s(10), 1, Some(holder("o", 3_600)));
         assert_eq!(busiest(&activity, 20).2, Some(s(3_610)));
-        // And is worth more than one that is held for less.
+        // It is worth more than a key that is held for less.
         activity.waiting(&id("a"), s(20), 1, Some(holder("o", 5)));
         let lately = activity.lately();
         assert!(lately.keys[&id("k")].worth() > lately.keys[&id("a")].worth());
@@ -404,7 +404,7 @@ mod tests {
         activity.kept_on(&id("k"), s(130), 2, holder("another", 500));
         let expected = ("another".to_owned(), "somebody".to_owned(), Some(s(510)));
         assert_eq!(busiest(&activity, 140), expected);
-        // Of one that nobody waits for nothing is to be said.
+        // A key without waiters is not noted.
         activity.kept_on(&id("idle"), s(140), 0, holder("o", 9));
         assert_eq!(names(&activity, s(140), 9), ["k"]);
     }

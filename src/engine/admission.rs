@@ -224,7 +224,7 @@ mod tests {
         begun.ended(BegunAt { at: came, ahead }, now, outcome);
     }
 
-    /// So many are begun at once, as far as that may be, and answered after this.
+    /// Begins `calls` at once, as far as admitted, and ends them after `took`. Returns the number admitted.
     fn round(begun: &mut CallsInFlight, calls: usize, came: Duration, took: Duration) -> usize {
         let admitted = (0..calls).map_while(|_| begun.begin(came).ok());
         let admitted: Vec<usize> = admitted.collect();
@@ -235,7 +235,7 @@ mod tests {
         admitted.len()
     }
 
-    /// As many as the store takes, late, among others that need no store or are refused for another reason.
+    /// Late calls to the store, among calls that need no store or are refused for another reason.
     #[test]
     fn what_is_fast_by_itself_does_not_hide_what_is_late() {
         let others = [CallOutcome::Refused, CallOutcome::Done(DoneBy::Memory)];
@@ -261,7 +261,7 @@ mod tests {
         }
     }
 
-    /// A client that makes calls and takes them back at once makes nobody else's late.
+    /// Calls that are cancelled at once make no other call late.
     #[test]
     fn calls_that_are_given_up_at_once_are_no_overload() {
         let mut begun = CallsInFlight::new(MOST);
@@ -282,7 +282,7 @@ mod tests {
         assert!(begun.in_flight <= 80, "{}", begun.in_flight);
     }
 
-    /// What they began goes on, and has its room until it is done.
+    /// Their work goes on, and occupies room until it is done.
     #[test]
     fn calls_that_are_given_up_at_once_keep_their_room_for_as_long_as_others_take() {
         let mut begun = CallsInFlight::new(MOST);
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(begun.in_flight, 1);
     }
 
-    /// What is done in memory does not make a store late that is far away.
+    /// Calls in memory do not make a distant store late.
     #[test]
     fn a_store_is_slow_by_nature_whatever_needs_none() {
         let mut begun = CallsInFlight::new(MOST);
@@ -335,13 +335,13 @@ mod tests {
         assert!(expected.contains(&refused.again_after), "{refused:?}");
     }
 
-    /// A store that does one after the other, a thousand a second, and goes on with what was given up; three times as much is
-    /// asked for, for ten minutes, with this deadline. How many are done in time in the last minute.
+    /// The calls done in time in the last of ten minutes, with this deadline. The store does one call after the other, 1,000 a
+    /// second, cancelled ones as well, and gets 3,000 a second.
     fn done_in_time(deadline: Duration) -> usize {
         let mut begun = CallsInFlight::new(MOST);
         let mut queue: VecDeque<(Duration, usize, bool)> = VecDeque::new();
         let mut done = 0;
-        // In front of it there is nothing for the first second.
+        // For the first second the load is light.
         for tick in 0..600_000 {
             let now = ms(tick);
             let asks = if tick < 1_000 { tick % 2 } else { 3 };
@@ -350,7 +350,7 @@ mod tests {
                     queue.push_back((now, ahead, false));
                 }
             }
-            // Given up by their callers, in their order.
+            // Callers cancel late calls, in order.
             if tick % 10 == 0 {
                 for (came, ahead, gone) in queue.iter_mut() {
                     if now.saturating_sub(*came) <= deadline {
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn as_much_is_done_after_ten_minutes_of_overload() {
-        // As many as are always begun take a third of the shorter deadline.
+        // The lowest limit of calls takes a third of the shorter deadline.
         for (deadline, least) in [(ms(800), 55_000), (ms(200), 30_000)] {
             let done = done_in_time(deadline);
             assert!(done > least, "{deadline:?}: {done}");

@@ -314,7 +314,7 @@ pub enum EngineError {
     /// No such table. Configure it, or correct the name.
     #[error("there is no table {0:?}")]
     UnknownTable(String),
-    /// This key never gave out such a lockRef, and has no such entry (NOT_FOUND).
+    /// This key never issued such a lockRef, and has no such entry (NOT_FOUND).
     #[error("there was never such a lockRef, or such an entry")]
     NeverIssued,
     /// The lockRef has ended. Create another one.

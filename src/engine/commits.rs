@@ -1,4 +1,4 @@
-//! How the keys of a table are committed, and how long a holder may stay volatile (H5).
+//! The commit modes of tables, and the time for which a holder may stay volatile (H5).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

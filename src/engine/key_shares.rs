@@ -128,7 +128,7 @@ mod tests {
             let small = format!("small {small}");
             assert_eq!(shares.admit(&small), Err(NoShare::ShareUsed));
         }
-        // Nobody has no share.
+        // An empty name has no share.
         for _ in 0..10 {
             assert_eq!(shares.admit(""), Ok(()));
             shares.add("");

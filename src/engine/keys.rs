@@ -18,7 +18,7 @@ const SHARDS_MIN: usize = 64;
 const SHARDS_MAX: usize = 1 << 16;
 /// Keys in a shard. Few, because all idle keys of a shard are compared to find the longest idle one.
 const KEYS_A_SHARD: usize = 64;
-/// Idle keys of a shard that are compared, at most.
+/// Idle keys of a shard that are compared, at most. Only chance, or very many keys, put more into a shard.
 const COMPARED_MAX: usize = 256;
 /// The pause per key after a search for room found all keys in use. The search takes about a tenth of it.
 const FULL_FOR_EACH: Duration = Duration::from_micros(1);
@@ -241,7 +241,7 @@ mod tests {
             cell.slot().used = now;
             is_made
         };
-        // Old ones all over, then some that are used each round beside as many that come once.
+        // Old keys in all shards, then keys used each round beside as many used once.
         let mut made = (0..MOST).map(&mut touch).last();
         let (used, once) = (MOST / 4, MOST / 4);
         for round in 1..=8 {
@@ -253,7 +253,7 @@ mod tests {
         }
         let made_once = MOST + 8 * once + used;
         let again = made.unwrap() - made_once;
-        // How many keys a shard gets is up to chance: 162 were seen once.
+        // The keys of a shard vary by chance: 162 were seen once.
         assert!(again < used / 5, "{again} of {used} were made again");
     }
 
@@ -267,7 +267,7 @@ mod tests {
         let in_use: Vec<_> = cells.iter().map(|cell| cell.slot()).collect();
         assert!(keys.cell(&id(1_000), || now).is_none());
         drop(in_use);
-        // There is room again; but it was looked for just now.
+        // There is room again, but the last search was just now.
         assert!(keys.cell(&id(1_000), || now + FULL_FOR_EACH).is_none());
         assert!(
             keys.cell(&id(1_000), || now + 1_000 * FULL_FOR_EACH)

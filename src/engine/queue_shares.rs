@@ -100,7 +100,7 @@ mod tests {
         Tag::from_bits(seq.into())
     }
 
-    /// A key with so many entries.
+    /// A key with this many entries.
     fn queue(entries: u64) -> KeyState {
         let entry = |seq: u64| Entry {
             seq: Seq(seq),
@@ -132,20 +132,20 @@ mod tests {
         for seq in 5..=8 {
             shares.note_gone(tag(seq), "one".into(), Some(&state));
         }
-        // One that made nothing.
+        // A create that made nothing.
         shares.note_gone(tag(5_000), "one".into(), Some(&state));
         assert!(admits(&shares, "one", 1));
         assert!(!admits(&shares, "one", 2));
-        // As many as there is room for, and more.
+        // More unanswered calls than there is room for.
         assert!(!admits(&shares, "one", 500));
         assert!(admits(&shares, "other", 500) && admits(&shares, "", 500));
-        // What is there already is no more for not being answered.
+        // An unanswered call counts once with its entry.
         let made = (1..=400).map(|seq| (tag(seq), "one"));
         assert!(shares.admit((tag(0), "one"), Some(&queue(800)), made, MOST));
-        // Nor for being asked for again.
+        // A repeated call makes no other entry.
         let many = (0..500).map(|n| (tag(10_000 + n), "one"));
         assert!(shares.admit((tag(1), "one"), Some(&state), many, MOST));
-        // A queue that is full says so.
+        // A full queue refuses later, in its turn.
         let none = std::iter::empty();
         assert!(shares.admit((tag(0), "one"), Some(&queue(1_000)), none, MOST));
     }
@@ -160,7 +160,7 @@ mod tests {
             assert!(shares.gone.len() <= 100 + GONE_MAX && shares.entries.len() <= 101);
         }
         assert_eq!(shares.of_first(Seq(7)).as_deref(), Some("one"));
-        // That of the latest who did not wait.
+        // The share of the latest create without a waiting caller.
         shares.note_gone(tag(1), "other".into(), Some(&state));
         assert_eq!(shares.of_first(Seq(7)).as_deref(), Some("other"));
     }

@@ -86,8 +86,8 @@ impl Pass {
 }
 
 impl LeftKeys {
-    /// Takes all of them over, however long that takes, or until this replica stops. Then closed sessions can be forgotten:
-    /// until then an entry of a key that was not taken over yet may live by one.
+    /// Takes all keys over, however long that takes, or until this replica stops. Then closed sessions can be forgotten: before,
+    /// a key that is not taken over yet may have entries of one.
     pub async fn run(self) {
         let local = &self.shell.local;
         let mut stopping = local.stopping();

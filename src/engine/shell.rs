@@ -196,7 +196,7 @@ impl KeyShell {
         }
     }
 
-    /// The alarm of a key fired.
+    /// Handles the alarm of a key.
     pub fn alarm_fired(self: &Arc<Self>, id: &KeyId) {
         let Some(cell) = self.keys.find(id) else {
             return;

@@ -405,7 +405,7 @@ impl Slot {
             .admit((tag, share_of), state, asked, entries_max)
     }
 
-    /// Notes the owner of the key: the identity of the first live entry; without one, the machine that made it, if known.
+    /// Notes the owner of the key: the identity of the first live entry; without one, the address of its client, if known.
     pub fn note_owner(&mut self, cell: &KeyCell, shares: &KeyShares) {
         let state = self.machine.state().filter(|_| !self.removed);
         let first = state.and_then(|state| state.entries.front());

@@ -66,8 +66,8 @@ pub struct EngineOptions {
     pub peer_address: String,
     /// The packing of unused keys. Not a setting of users: tests pack at once.
     pub packing: Packing,
-    /// The time without heartbeats before the keys of a replica may be taken over: those of this replica, and by it those
-    /// of a replica with a shorter TTL.
+    /// The time without heartbeats before keys may be taken over: those of this replica by the others, and by this one those of
+    /// a replica with a shorter TTL.
     pub replica_ttl: Duration,
 }
 

@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(minute.turns(s(1_005)), both);
         assert_eq!(minute.turns(s(1_059)), both);
         assert_eq!(minute.turns(s(1_060)), Turns::default());
-        // A slot is written over.
+        // A slot is overwritten.
         minute.turn(s(1_061), s(1));
         assert_eq!(minute.turns(s(1_061)).count, 1);
     }

@@ -114,7 +114,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const SESSION: SessionId = SessionId(Uuid::from_u128(7));
 
-    /// A keeper that says 10 s after a second, and counts how often it was asked.
+    /// A keeper that promises 10 s after a second, and counts its calls.
     fn ask(asked: &Arc<AtomicUsize>) -> Ask {
         let asked = Arc::clone(asked);
         Box::pin(async move {
@@ -178,7 +178,7 @@ mod tests {
         assert!(gone.is_err());
         assert_eq!(stays.unwrap().valid_for, 10 * SECOND);
         assert_eq!(asked.load(Ordering::Relaxed), 1);
-        // Nor does it end where nobody waits any more: the next one finds it.
+        // It goes on without callers: the next one finds it.
         sleep(SECOND / 2).await;
         let gone = timeout(SECOND / 2, asks.join(SESSION, SECOND, || ask(&asked)));
         assert!(gone.await.is_err());

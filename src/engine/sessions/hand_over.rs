@@ -1,6 +1,6 @@
 //! Hand-overs of sessions: to a replica that asked for one, and of all sessions before a stop.
 //!
-//! From before the row says so no call renews the session here. Earlier promises hold, because the next keeper begins with a whole TTL.
+//! A session takes no renewals here from before its swap. Earlier promises hold, because the next keeper begins with a whole TTL.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

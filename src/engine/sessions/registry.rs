@@ -26,7 +26,7 @@ pub(in crate::engine) struct Sessions {
     pub local: Arc<Local>,
     pub time: Arc<Time>,
     pub table: SessionTable,
-    /// The open questions to keepers of other sessions.
+    /// The renewals on their way to keepers of other sessions.
     pub(super) asks: KeeperAsks,
     /// The rows of sessions.
     pub rows: Arc<dyn SessionStore>,

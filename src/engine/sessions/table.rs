@@ -197,7 +197,7 @@ struct KnownSessions {
     done: BTreeSet<SessionId>,
 }
 
-/// The sessions that matter to a replica.
+/// The sessions known to a replica.
 pub struct SessionTable {
     inner: Mutex<KnownSessions>,
     sessions_max: usize,
@@ -448,7 +448,7 @@ impl Drop for Adopting<'_> {
     }
 }
 
-/// The one that writes into the row of a session that it has ended.
+/// The write of a session's end into its row.
 pub struct Closing<'a> {
     table: &'a SessionTable,
     session: SessionId,

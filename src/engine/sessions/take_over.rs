@@ -17,7 +17,7 @@ const REQUESTED_FOR: Duration = Duration::from_secs(5);
 const REREAD_EVERY: Duration = Duration::from_millis(200);
 /// The longest wait of a call for a session in hand-over, or in adoption by another call.
 const SETTLES_WITHIN: Duration = Duration::from_secs(1);
-/// The longest back-off between its looks.
+/// The highest step of its back-off.
 const BACK_OFF_MAX: u32 = 3;
 
 pub(super) fn too_many(sessions: &Sessions, no_share: NoShare) -> EngineError {

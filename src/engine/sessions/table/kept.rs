@@ -107,8 +107,8 @@ impl SessionTable {
         inner.fire_sooner(session);
     }
 
-    /// The leases whose time has come, `most` at most, each with whether that ended it: one that was ended before may still
-    /// be to be closed.
+    /// Takes the expired leases, `most` at most. The flag is true if the lease was open; the row of an earlier end may still be
+    /// open.
     pub fn expire(&self, now: Observed, most: usize) -> Vec<(SessionId, bool)> {
         let mut inner = self.inner();
         let mut expired = Vec::new();
@@ -135,8 +135,7 @@ impl SessionTable {
         expired
     }
 
-    /// Ends a session that is kept here: nothing renews it, and nothing more can live by it. False if it is not kept
-    /// here.
+    /// Ends a session: it takes no renewals and no entries any more. False if it is not kept here.
     pub fn end(&self, session: SessionId) -> bool {
         let mut inner = self.inner();
         let Some(known) = inner.sessions.get_mut(&session) else {
