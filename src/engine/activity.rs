@@ -18,21 +18,20 @@ use super::api::Counts;
 use crate::lock::KeyId;
 use crate::store::{ReplicaRow, StoreCounts};
 
-/// Of so many keys at most it is known what was granted lately. Where there are more, half of them are forgotten: those that
-/// nobody waits for and whose last grant is longest ago, then those that were granted last, for what is held long while others
-/// wait is what operators look for.
+/// Keys with known recent grants, at most. Above that half of them are forgotten: first keys without a waiter, the oldest
+/// grant first, then keys with waiters, the latest grant first, because operators look for long holders with waiters.
 const KEYS_MAX: usize = 1_024;
 
-/// What showed a replica that an entry of it holds its key now.
+/// The cause of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The entry was made when nobody was ahead of it.
+    /// The entry was made with none ahead.
     AtOnce,
-    /// A change of the queue: most of all the release of the one ahead.
+    /// A change of the queue, such as a release of the entry ahead.
     Change,
 }
 
-/// How many entries of a replica came to hold their key, since its process started, by what showed it.
+/// The grants of a replica since its process started, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grants {
     /// By [`Cause::AtOnce`].
@@ -50,44 +49,44 @@ impl Grants {
     }
 }
 
-/// What a key did lately.
+/// The recent activity of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BusyKey {
-    /// Which.
+    /// The key.
     pub id: Arc<KeyId>,
-    /// What this replica granted of it in the last minute.
+    /// Its grants by this replica in the last minute.
     pub last_minute: Turns,
-    /// How many waited behind the holder when this replica looked last.
+    /// The number of waiters behind the holder at the last look.
     pub waiters: usize,
-    /// The label of its latest holder, as far as this replica knows.
+    /// The label of its latest known holder.
     pub owner: Box<str>,
-    /// Who that is, as far as the server knows.
+    /// The identity of the holder; empty without one.
     pub identity: Box<str>,
-    /// For how long it has been held: since this replica granted it; where another one did, or an earlier process, since the
-    /// entry of the holder was made. Only where somebody waits.
+    /// The time since the grant; if another replica or process granted it, since the holder's entry was made. `None` without a
+    /// waiter.
     pub held_for: Option<Duration>,
 }
 
 impl BusyKey {
-    /// What is held longest while others wait is first, then what changed hands most often.
+    /// The longest held keys with waiters come first, then those with the most grants.
     fn rank(&self) -> impl Ord + use<> {
         let held_s = self.held_for.map_or(0, |held_for| held_for.as_secs());
         (Reverse(held_s), Reverse(self.last_minute.count))
     }
 }
 
-/// What a replica did.
+/// The activity of a replica.
 #[derive(Clone, Debug)]
 pub struct ReplicaActivity {
     /// The replica.
     pub row: ReplicaRow,
-    /// What it has at the moment, and what it counted.
+    /// Its gauges and counters.
     pub counts: Counts,
     /// Its grants.
     pub grants: Grants,
-    /// Those of the last minute.
+    /// Its turns in the last minute.
     pub last_minute: Turns,
-    /// What it asked of the store.
+    /// Its operations on the store.
     pub store: StoreCounts,
     /// Its busiest keys.
     pub busiest: Vec<BusyKey>,
@@ -99,26 +98,26 @@ pub(super) struct GrantNoted {
     pub cause: Cause,
     /// The label of the holder.
     pub owner: Box<str>,
-    /// Who that is, as far as the server knows.
+    /// The identity of the holder; empty without one.
     pub identity: Box<str>,
-    /// From when its entry was made.
+    /// The wait since its entry was made.
     pub waited: Duration,
-    /// How many wait behind it.
+    /// The number of waiters behind it.
     pub waiters: usize,
 }
 
-/// Who holds a key.
+/// The holder of a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HolderNoted<'a> {
     /// Its label.
     pub owner: &'a str,
-    /// Who that is, as far as the server knows.
+    /// The identity of the holder; empty without one.
     pub identity: &'a str,
-    /// For how long it has had the key.
+    /// The time since its grant.
     pub held_for: Duration,
 }
 
-/// What a replica granted lately.
+/// The recent grants of a replica.
 #[derive(Debug, Default)]
 pub(super) struct Activity(Mutex<Lately>);
 
@@ -132,14 +131,14 @@ struct Lately {
 #[derive(Debug)]
 struct KeyLately {
     turns: Minute,
-    /// Since when the holder has had it, by CLOCK_BOOTTIME in milliseconds: below zero where the machine started since.
+    /// The time of the grant, in milliseconds of CLOCK_BOOTTIME; negative if the machine started later.
     held_since_ms: i64,
     waiters: usize,
     owner: Box<str>,
     identity: Box<str>,
 }
 
-/// Of a time of boot.
+/// The milliseconds of a boot time.
 fn millis(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
@@ -176,7 +175,7 @@ impl KeyLately {
 }
 
 impl Lately {
-    /// What is known of a key, from now on where it was nothing.
+    /// The record of a key, made if there is none.
     fn key(&mut self, id: &Arc<KeyId>, now: Duration) -> &mut KeyLately {
         let keys = &mut self.keys;
         if keys.len() >= KEYS_MAX && !keys.contains_key(id) {
@@ -195,7 +194,7 @@ impl Activity {
         self.0.lock()
     }
 
-    /// An entry came to hold its key, at `now`, CLOCK_BOOTTIME.
+    /// Notes a grant at `now`, by CLOCK_BOOTTIME.
     pub fn granted(&self, id: &Arc<KeyId>, now: Duration, grant: GrantNoted) {
         let mut lately = self.lately();
         lately.grants.add(grant.cause);
@@ -208,7 +207,7 @@ impl Activity {
         key.identity = grant.identity;
     }
 
-    /// This replica became the home of a key that was held already: so many wait behind its holder.
+    /// Notes the holder and the waiters of a key that was held before this replica became its home.
     pub fn kept_on(&self, id: &Arc<KeyId>, now: Duration, waiters: usize, holder: HolderNoted<'_>) {
         let mut lately = self.lately();
         if waiters > 0 || lately.keys.contains_key(id) {
@@ -218,7 +217,7 @@ impl Activity {
         }
     }
 
-    /// So many wait for a key now, behind its holder.
+    /// Notes the number of waiters behind the holder of a key.
     pub fn waiting(
         &self,
         id: &Arc<KeyId>,
@@ -230,7 +229,7 @@ impl Activity {
         if let Some(key) = lately.keys.get_mut(id) {
             key.waiters = waiters;
         } else if waiters > 0 {
-            // Its holder was granted the lock by another replica or another process, or is forgotten here.
+            // Another replica or process granted the lock, or the key is forgotten here.
             let key = lately.key(id, now);
             key.waiters = waiters;
             if let Some(holder) = holder {
@@ -239,22 +238,21 @@ impl Activity {
         }
     }
 
-    /// How long one may wait that has so many ahead, by the turns of the last minute; `None` where there were none, or
-    /// too many keys are busier.
+    /// The expected wait behind `position` entries, by the turns of the last minute; `None` without a turn, or if too many keys
+    /// are busier.
     pub fn estimate(&self, id: &KeyId, now: Duration, position: usize) -> Option<Duration> {
         let between = self.lately().keys.get(id)?.turns.between_turns(now)?;
         let ahead = u32::try_from(position).unwrap_or(u32::MAX);
         Some(between.saturating_mul(ahead))
     }
 
-    /// What was granted since the process started, and in the last minute.
+    /// The grants since the process started, and in the last minute.
     pub fn grants(&self, now: Duration) -> (Grants, Turns) {
         let lately = self.lately();
         (lately.grants, lately.all.turns(now))
     }
 
-    /// The keys that are held longest while others wait, longest first, then those that changed hands most often in the last
-    /// minute, then in the order of their names.
+    /// The keys with waiters, the longest held first, then those with the most grants in the last minute, then by name.
     pub fn busiest(&self, now: Duration, most: usize) -> Vec<BusyKey> {
         let mut lately = self.lately();
         lately
@@ -313,7 +311,7 @@ mod tests {
         }
     }
 
-    /// The owner of the busiest key, who that is, and for how long it has been held.
+    /// The owner and the identity of the busiest key's holder, and the time since its grant.
     fn busiest(activity: &Activity, now: u64) -> (String, String, Option<Duration>) {
         let first = activity.busiest(s(now), 1).remove(0);
         (first.owner.into(), first.identity.into(), first.held_for)
@@ -345,7 +343,7 @@ mod tests {
         assert_eq!(lately.count, 5);
         assert_eq!(names(&activity, s(101), 9), ["b", "a", "c"]);
         assert_eq!(names(&activity, s(101), 2), ["b", "a"]);
-        // What has ended for a minute is no longer busy; the grants stay counted.
+        // After a minute the keys are no longer busy; the grants stay counted.
         assert_eq!(activity.busiest(s(200), 9), []);
         assert_eq!(activity.grants(s(200)).0, counted);
     }
@@ -356,7 +354,7 @@ mod tests {
         activity.granted(&id("hot"), s(100), grant(Cause::AtOnce));
         activity.granted(&id("stuck"), s(100), grant(Cause::AtOnce));
         activity.waiting(&id("stuck"), s(110), 3, Some(holder("other", 7)));
-        // This one was not granted here.
+        // A key that was not granted here.
         activity.waiting(&id("taken"), s(120), 1, Some(holder("before", 0)));
         activity.waiting(&id("idle"), s(120), 0, None);
         activity.granted(&id("hot"), s(177), grant(Cause::Change));
@@ -382,7 +380,7 @@ mod tests {
         activity.waiting(&id("k"), s(300), 1, Some(holder("o", 200)));
         let expected = |held_for| ("o".to_owned(), "somebody".to_owned(), Some(s(held_for)));
         assert_eq!(busiest(&activity, 300), expected(200));
-        // Who else comes changes nothing.
+        // Another waiter changes nothing.
         activity.waiting(&id("k"), s(310), 2, Some(holder("o", 0)));
         assert_eq!(busiest(&activity, 310), expected(210));
     }
@@ -392,7 +390,7 @@ mod tests {
         let activity = Activity::default();
         activity.waiting(&id("k"), s(10), 1, Some(holder("o", 3_600)));
         assert_eq!(busiest(&activity, 20).2, Some(s(3_610)));
-        // And is worth more than one that is held for less.
+        // It is worth more than a key that is held for less.
         activity.waiting(&id("a"), s(20), 1, Some(holder("o", 5)));
         let lately = activity.lately();
         assert!(lately.keys[&id("k")].worth() > lately.keys[&id("a")].worth());
@@ -406,7 +404,7 @@ mod tests {
         activity.kept_on(&id("k"), s(130), 2, holder("another", 500));
         let expected = ("another".to_owned(), "somebody".to_owned(), Some(s(510)));
         assert_eq!(busiest(&activity, 140), expected);
-        // Of one that nobody waits for nothing is to be said.
+        // A key without waiters is not noted.
         activity.kept_on(&id("idle"), s(140), 0, holder("o", 9));
         assert_eq!(names(&activity, s(140), 9), ["k"]);
     }

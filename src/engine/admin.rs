@@ -27,7 +27,7 @@ impl BackupParts {
 }
 
 impl Engine {
-    /// Ends an entry whatever its holder thinks.
+    /// Ends an entry by force.
     pub async fn force_release(
         &self,
         name: &EntryName,
@@ -53,7 +53,7 @@ impl Engine {
         }
     }
 
-    /// A backup of all that the store has now; `None` where the store makes none.
+    /// A backup of the whole store as it is now; `None` if the store makes none.
     pub async fn back_up(&self) -> Result<Option<BackupParts>, EngineError> {
         let replica = self.current()?;
         let Some(backups) = &replica.store.backups else {
@@ -121,7 +121,7 @@ impl Engine {
         Ok(Page { items, next })
     }
 
-    /// What this replica did, with so many of its busiest keys at most.
+    /// The activity of this replica, with at most `keys_max` of its busiest keys.
     pub fn activity(&self, keys_max: usize) -> Result<ReplicaActivity, EngineError> {
         let replica = self.current()?;
         let now = replica.local.clock.boot();
@@ -136,13 +136,12 @@ impl Engine {
         })
     }
 
-    /// The other replicas that are live, as far as this one knows.
+    /// The other live replicas, as far as this one knows.
     pub fn live_peers(&self) -> Result<Vec<Arc<Peer>>, EngineError> {
         Ok(self.current()?.local.membership.peers())
     }
 
-    /// For how long this process was not running, as far as its leases noticed, or might answer nobody: that much longer they
-    /// lived.
+    /// The time that the leases did not count, because this process did not run, or was silent.
     pub fn time_missed(&self) -> Duration {
         self.current()
             .map_or(Duration::ZERO, |replica| replica.shell.time.missed())

@@ -12,35 +12,34 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::clock::Clock;
 use crate::log_throttle::LogThrottle;
 
-/// So many are always begun at once.
+/// The lowest limit of calls in flight.
 const LEAST: usize = 64;
-/// Entries and sessions that are begun at once, at most: what was begun before the first of them came late is done all the
-/// same.
+/// The highest limit of new entries and sessions. It is low, because all begun calls are still done after the first is late.
 pub(super) const MOST_BEGUN: usize = 1_024;
-/// Reads that are begun at once, at most: nothing comes after them.
+/// The highest limit of reads without a lock: nothing follows them.
 pub(super) const MOST_READ: usize = 8_192;
-/// An answer that takes longer is late, however far the store is.
+/// A longer call is late, however far the store is.
 const LATE_AFTER_MOST: Duration = Duration::from_secs(1);
-/// The shortest time after which a refused client is told to come again; it is twice what a call takes where that is longer.
+/// The shortest pause before a refused client's retry; twice the length of a call if that is longer.
 const AGAIN_MIN: Duration = Duration::from_millis(100);
 
-/// Decides what is begun. All times are of CLOCK_BOOTTIME.
+/// Admits or refuses calls. All times are of CLOCK_BOOTTIME.
 #[derive(Debug)]
 pub(super) struct Admission {
     begun: Mutex<CallsInFlight>,
     shrunk: LogThrottle,
-    /// What is begun, in words.
+    /// The name of the limited calls, for the log.
     what: &'static str,
 }
 
-/// Too much is in flight.
+/// Too many calls are in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooMuch {
-    /// When to come again.
+    /// The pause before a retry.
     pub again_after: Duration,
 }
 
-/// How a call was done.
+/// The means by which a call was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DoneBy {
     /// The store had to be asked.
@@ -49,7 +48,7 @@ pub(super) enum DoneBy {
     Memory,
 }
 
-/// A call that was begun. One that is dropped was given up by its caller; what it began goes on.
+/// A call that was begun. A drop means that its caller gave up; its work goes on.
 pub(super) struct BegunCall<'a> {
     admission: &'a Admission,
     clock: &'a dyn Clock,
@@ -57,17 +56,17 @@ pub(super) struct BegunCall<'a> {
     outcome: CallOutcome,
 }
 
-/// What came of a call that was begun.
+/// The outcome of a call that was begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CallOutcome {
     Done(DoneBy),
-    /// Nothing was done, for another reason than overload: it says nothing.
+    /// Nothing was done, for another reason than overload: it is no measurement.
     Refused,
     GivenUp,
 }
 
 impl Admission {
-    /// Nothing is in flight, and never more than `most` will be. `what` is begun, in words.
+    /// An admission of at most `most` calls at once. `what` names them in the log.
     pub fn new(what: &'static str, most: usize) -> Admission {
         Admission {
             begun: Mutex::new(CallsInFlight::new(most)),
@@ -80,12 +79,12 @@ impl Admission {
         self.begun.lock()
     }
 
-    /// When to come again, where a call that comes now would be refused.
+    /// The refusal of a call that came now, if any.
     pub fn is_full(&self, now: Duration) -> Option<TooMuch> {
         self.begun().room(now).err()
     }
 
-    /// Begins a call that waited for so long to be.
+    /// Begins a call that `waited` before.
     pub fn begin<'a>(
         &'a self,
         clock: &'a dyn Clock,
@@ -146,7 +145,7 @@ impl Drop for BegunCall<'_> {
 struct CallsInFlight {
     limit: AdaptiveLimit,
     in_flight: usize,
-    /// Calls among them that were given up, by when what they began is taken to be done.
+    /// The presumed ends of cancelled calls among them.
     given_up: VecDeque<Duration>,
 }
 
@@ -172,17 +171,17 @@ impl CallsInFlight {
         }
     }
 
-    /// How many are in flight before it.
+    /// Begins a call. Returns the number of calls ahead of it.
     fn begin(&mut self, now: Duration) -> Result<usize, TooMuch> {
         self.room(now)?;
         self.in_flight += 1;
         Ok(self.in_flight - 1)
     }
 
-    /// A call ended. The new limit, where it shrank.
+    /// Ends a call. Returns the new limit if it shrank.
     fn ended(&mut self, came: BegunAt, now: Duration, outcome: CallOutcome) -> Option<usize> {
         let in_flight = self.in_flight;
-        // What was given up goes on for as long as others take.
+        // The work of a cancelled call goes on for as long as others take.
         let goes_on_until = came.at + self.limit.mean();
         match outcome {
             CallOutcome::GivenUp if goes_on_until > now => self.given_up.push_back(goes_on_until),
@@ -196,7 +195,7 @@ impl CallsInFlight {
                 let measures = by == DoneBy::Store;
                 self.limit.ended(came, now, in_flight, measures)
             }
-            // One that was given up sooner than others were answered says nothing.
+            // A call that was cancelled sooner than others were answered is no measurement.
             CallOutcome::GivenUp if now <= came.at + LATE_AFTER_LEAST.max(self.limit.mean()) => {
                 None
             }
@@ -225,7 +224,7 @@ mod tests {
         begun.ended(BegunAt { at: came, ahead }, now, outcome);
     }
 
-    /// So many are begun at once, as far as that may be, and answered after this.
+    /// Begins `calls` at once, as far as admitted, and ends them after `took`. Returns the number admitted.
     fn round(begun: &mut CallsInFlight, calls: usize, came: Duration, took: Duration) -> usize {
         let admitted = (0..calls).map_while(|_| begun.begin(came).ok());
         let admitted: Vec<usize> = admitted.collect();
@@ -236,7 +235,7 @@ mod tests {
         admitted.len()
     }
 
-    /// As many as the store takes, late, among others that need no store or are refused for another reason.
+    /// Late calls to the store, among calls that need no store or are refused for another reason.
     #[test]
     fn what_is_fast_by_itself_does_not_hide_what_is_late() {
         let others = [CallOutcome::Refused, CallOutcome::Done(DoneBy::Memory)];
@@ -262,7 +261,7 @@ mod tests {
         }
     }
 
-    /// A client that makes calls and takes them back at once makes nobody else's late.
+    /// Calls that are cancelled at once make no other call late.
     #[test]
     fn calls_that_are_given_up_at_once_are_no_overload() {
         let mut begun = CallsInFlight::new(MOST);
@@ -283,7 +282,7 @@ mod tests {
         assert!(begun.in_flight <= 80, "{}", begun.in_flight);
     }
 
-    /// What they began goes on, and has its room until it is done.
+    /// Their work goes on, and occupies room until it is done.
     #[test]
     fn calls_that_are_given_up_at_once_keep_their_room_for_as_long_as_others_take() {
         let mut begun = CallsInFlight::new(MOST);
@@ -304,7 +303,7 @@ mod tests {
         assert_eq!(begun.in_flight, 1);
     }
 
-    /// What is done in memory does not make a store late that is far away.
+    /// Calls in memory do not make a distant store late.
     #[test]
     fn a_store_is_slow_by_nature_whatever_needs_none() {
         let mut begun = CallsInFlight::new(MOST);
@@ -336,13 +335,13 @@ mod tests {
         assert!(expected.contains(&refused.again_after), "{refused:?}");
     }
 
-    /// A store that does one after the other, a thousand a second, and goes on with what was given up; three times as much is
-    /// asked for, for ten minutes, with this deadline. How many are done in time in the last minute.
+    /// The calls done in time in the last of ten minutes, with this deadline. The store does one call after the other, 1,000 a
+    /// second, cancelled ones as well, and gets 3,000 a second.
     fn done_in_time(deadline: Duration) -> usize {
         let mut begun = CallsInFlight::new(MOST);
         let mut queue: VecDeque<(Duration, usize, bool)> = VecDeque::new();
         let mut done = 0;
-        // In front of it there is nothing for the first second.
+        // For the first second the load is light.
         for tick in 0..600_000 {
             let now = ms(tick);
             let asks = if tick < 1_000 { tick % 2 } else { 3 };
@@ -351,7 +350,7 @@ mod tests {
                     queue.push_back((now, ahead, false));
                 }
             }
-            // Given up by their callers, in their order.
+            // Callers cancel late calls, in order.
             if tick % 10 == 0 {
                 for (came, ahead, gone) in queue.iter_mut() {
                     if now.saturating_sub(*came) <= deadline {
@@ -376,7 +375,7 @@ mod tests {
 
     #[test]
     fn as_much_is_done_after_ten_minutes_of_overload() {
-        // As many as are always begun take a third of the shorter deadline.
+        // The lowest limit of calls takes a third of the shorter deadline.
         for (deadline, least) in [(ms(800), 55_000), (ms(200), 30_000)] {
             let done = done_in_time(deadline);
             assert!(done > least, "{deadline:?}: {done}");

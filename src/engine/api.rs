@@ -12,7 +12,7 @@ use crate::lock::{
 use crate::store::{SessionRow, StoreError};
 use fermata_guard::shares::{self, NoShare};
 
-/// What the engine has at the moment, and what it counted since the process started.
+/// Gauges of the engine now, and its counters since the process started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Keys that this replica knows, idle ones included.
@@ -25,11 +25,11 @@ pub struct Counts {
     pub conflicts: u64,
     /// Compare-and-swaps whose outcome had to be resolved.
     pub unknown: u64,
-    /// Those that took effect with write-back and changed no home (H5).
+    /// Compare-and-swaps with write-back that took effect and changed no home (H5).
     pub background_commits: u64,
-    /// Grants that survived a crash of this replica when they were made.
+    /// Grants that were durable when they were made.
     pub durable_grants: u64,
-    /// Grants that only the memory of this replica had when they were made.
+    /// Grants that were volatile when they were made.
     pub volatile_grants: u64,
     /// Keys that were taken over (H3).
     pub take_overs: u64,
@@ -37,22 +37,22 @@ pub struct Counts {
     pub received_keys: u64,
     /// Keys that were given to another replica (H4).
     pub hand_overs: u64,
-    /// Idle keys that were forgotten to have room for others (H11).
+    /// Idle keys that were forgotten to make room (H11).
     pub forgotten_keys: u64,
-    /// Keys to which nothing happened that were packed, each time anew.
+    /// Packings of unused keys.
     pub packed_keys: u64,
 }
 
-/// What keeps an entry alive.
+/// The lease of an entry.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum LeaseId {
     /// A session.
     Session(SessionId),
-    /// A lockRef without a session (its grant does not matter).
+    /// The TTL of a lockRef without a session. The grant in it does not matter.
     LockRef(LockRef),
 }
 
-/// What a new entry shall live by.
+/// The lease of a new entry.
 #[derive(Clone, Debug)]
 pub enum LiveBy {
     /// Its own TTL, in milliseconds.
@@ -64,23 +64,23 @@ pub enum LiveBy {
 /// CreateLockRef.
 #[derive(Clone, Debug)]
 pub struct CreateCall {
-    /// What to lock.
+    /// The key to lock.
     pub id: KeyId,
-    /// What the secret of the entry comes to: names the call (I5).
+    /// The tag of the entry's secret; identifies the call (I5).
     pub tag: Tag,
-    /// What the entry shall live by.
+    /// The lease of the entry.
     pub live_by: LiveBy,
-    /// How it shall hold the key.
+    /// The lock mode.
     pub mode: Mode,
     /// A label for people.
     pub owner: String,
-    /// Who asks, as far as the server knows.
+    /// The identity of the caller; empty without one.
     pub identity: String,
-    /// Whose share of the keys it uses; empty: nobody's.
+    /// The name of the client in fair shares; empty: none.
     pub share_of: Arc<str>,
     /// Also read the value if the entry holds the key at once.
     pub read_value: bool,
-    /// How long it waited to be begun.
+    /// The delay before the engine got the call.
     pub waited: Duration,
 }
 
@@ -91,12 +91,12 @@ pub enum LockStatus {
     Held {
         /// The fencing token.
         grant: Fence,
-        /// The value, where it was asked for.
+        /// The value, if requested.
         value: Option<Value>,
     },
     /// It waits.
     Waiting {
-        /// How many are ahead.
+        /// The number of entries ahead.
         position: usize,
     },
 }
@@ -104,54 +104,54 @@ pub enum LockStatus {
 /// The answer to CreateLockRef.
 #[derive(Clone, Debug)]
 pub struct CreatedLockRef {
-    /// With its grant when held.
+    /// The lockRef, with its grant when held.
     pub lock_ref: LockRef,
     /// Its status.
     pub status: LockStatus,
-    /// What keeps it alive.
+    /// Its lease.
     pub lease: LeaseId,
     /// The TTL in force.
     pub ttl: Duration,
-    /// How long it is safe from expiry, from when the call came in.
+    /// The span without expiry, counted from the arrival of the call.
     pub valid_for: Duration,
-    /// It survives a crash of the replica that serves its key.
+    /// It survives a crash of its home.
     pub durable: bool,
-    /// An earlier call of this request had made it.
+    /// An earlier try of this call made it.
     pub existed: bool,
 }
 
 /// The answer to AcquireLock.
 #[derive(Clone, Debug)]
 pub struct Acquired {
-    /// With its grant when held.
+    /// The lockRef, with its grant when held.
     pub lock_ref: LockRef,
     /// Its status.
     pub status: LockStatus,
-    /// How long it is safe from expiry, from when the call came in or, after a wait, from the answer.
+    /// The span without expiry, counted from the arrival of the call, or after a wait from the answer.
     pub valid_for: Duration,
-    /// It survives a crash of the replica that serves its key.
+    /// It survives a crash of its home.
     pub durable: bool,
 }
 
 /// The answer to an accepted critical call.
 #[derive(Clone, Debug)]
 pub struct Done<T> {
-    /// What was asked for.
+    /// The result.
     pub value: T,
-    /// How long the lockRef is safe from expiry, from when the call came in.
+    /// The span without expiry of the lockRef, counted from the arrival of the call.
     pub valid_for: Duration,
-    /// It survives a crash of the replica that serves its key.
+    /// It survives a crash of its home.
     pub durable: bool,
 }
 
-/// What a watcher of a lockRef is told.
+/// A change of a watched lockRef.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum WatchEvent {
     /// It waits.
     Waiting {
-        /// How many are ahead.
+        /// The number of entries ahead.
         position: usize,
-        /// How long that may take, by the turns of the last minute; `None` where there was none.
+        /// The expected wait, by the turns of the last minute; `None` without a turn.
         estimate: Option<Duration>,
     },
     /// It holds its key.
@@ -163,7 +163,7 @@ pub enum WatchEvent {
     Lost(EndedAs),
 }
 
-/// What a call begins that may be refused where too much is asked for.
+/// Work that may be refused under overload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begins {
     /// An entry, or a session.
@@ -175,19 +175,19 @@ pub enum Begins {
 /// OpenSession.
 #[derive(Clone, Debug)]
 pub struct SessionCall {
-    /// Its id: names the call as well.
+    /// Its id; identifies the call as well.
     pub id: SessionId,
     /// Its time to live, in milliseconds.
     pub ttl_ms: u32,
-    /// How long it lives on after its client's stream ended, in milliseconds; 0 where that does not matter.
+    /// Its life after the end of its client's stream, in milliseconds; 0: the end of a stream changes nothing.
     pub disconnect_grace_ms: u32,
     /// A label for people.
     pub owner: String,
-    /// Who asks, as far as the server knows.
+    /// The identity of the caller; empty without one.
     pub identity: String,
-    /// Whose share of the sessions it is of: who asks, or from where. Empty: nobody's.
+    /// The name of the client in fair shares: its identity or address; empty: none.
     pub share_of: Arc<str>,
-    /// How long it waited to be begun.
+    /// The delay before the engine got the call.
     pub waited: Duration,
 }
 
@@ -196,20 +196,20 @@ pub struct SessionCall {
 pub struct Renewed {
     /// The TTL in force.
     pub ttl: Duration,
-    /// The grace for a client that is disconnected, where there is one.
+    /// The grace after a disconnect, if any.
     pub disconnect_grace: Option<Duration>,
-    /// How long it is safe from expiry, from when the call came in.
+    /// The span without expiry, counted from the arrival of the call.
     pub valid_for: Duration,
-    /// Of a lockRef: it survives a crash of the replica that serves its key. Of a session it says nothing, and is false.
+    /// The lockRef survives a crash of its home; false for a session.
     pub durable: bool,
 }
 
-/// What came of closing a session.
+/// The outcome of CloseSession.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClosedSession {
-    /// It had ended before.
+    /// The session had ended before.
     pub had_ended: bool,
-    /// A replica did not say in time that nothing lives by it there any more.
+    /// A replica did not confirm in time that the entries of the session have ended there.
     pub may_be_served: bool,
 }
 
@@ -218,53 +218,53 @@ pub struct ClosedSession {
 pub struct Described {
     /// The key.
     pub id: KeyId,
-    /// Its state: as its home has it, or as its row says.
+    /// Its state, from the memory of its home or from its row.
     pub state: KeyState,
-    /// Only the row says so.
+    /// The state comes from the row.
     pub from_row: bool,
-    /// Who serves it; `None` before its first use.
+    /// Its home; `None` before its first use.
     pub home: Option<KeyHome>,
-    /// What the state does not say of its entries, by their order.
+    /// More about each entry, in the order of the queue.
     pub entries: Vec<DescribedEntry>,
 }
 
-/// An entry as operators see it, beside what the state says of it.
+/// Facts about an entry beside the state of its key, for operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DescribedEntry {
     /// It survives a crash of the home.
     pub durable: bool,
-    /// What is left of its lease, where this replica keeps that.
+    /// The rest of its lease, if this replica keeps the lease.
     pub lease: Option<LeaseLeft>,
 }
 
-/// Which keys a listing has.
+/// The filter of a listing of keys.
 #[derive(Clone, Debug)]
 pub struct KeyFilter {
-    /// Those of this table.
+    /// The table.
     pub table: TableName,
-    /// Those above this one.
+    /// Only keys above this one.
     pub after: Option<Key>,
-    /// Those that start with this.
+    /// Only keys with this prefix.
     pub prefix: String,
-    /// Those with at least one waiter.
+    /// Only keys with a waiter.
     pub contended: bool,
 }
 
-/// Keys that a replica serves and that have live entries, from its memory.
+/// Keys with live entries, from the memory of their home.
 #[derive(Clone, Debug)]
 pub struct ServedKeys {
     /// The keys.
     pub page: Page<Described, Key>,
-    /// Which of the keys that were named, by their index, are served there and not to be listed.
+    /// The indices of requested rows that this home serves and does not list.
     pub left_out: Vec<usize>,
 }
 
-/// What is left of a lease.
+/// The rest of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseLeft {
     /// Its TTL.
     pub ttl: Duration,
-    /// What is left of it.
+    /// The rest of the TTL.
     pub left: Duration,
 }
 
@@ -273,61 +273,60 @@ pub struct LeaseLeft {
 pub struct DescribedSession {
     /// Its row.
     pub row: SessionRow,
-    /// What is left of it, where this replica keeps it.
+    /// The rest of its lease, if this replica keeps the session.
     pub left: Option<Duration>,
-    /// How many lockRefs live by it, as far as this replica knows.
+    /// The number of its lockRefs that this replica knows.
     pub lock_refs: usize,
 }
 
-/// The home of a key, as it was while it answered.
+/// The home of a key at the time of an answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeyHome {
     /// Its id.
     pub id: ReplicaId,
-    /// Where clients reach it, as it announced it; may be empty.
+    /// Its announced address for clients; may be empty.
     pub address: String,
-    /// Rises by one with every change of home.
+    /// Its term; each change of home adds one.
     pub term: u64,
 }
 
-/// What came of ForceRelease.
+/// The outcome of ForceRelease.
 #[derive(Clone, Copy, Debug)]
 pub struct ForceReleased {
-    /// It had ended before.
+    /// The entry had ended before.
     pub already_released: bool,
-    /// It held the key.
+    /// The entry held the key.
     pub was_holder: bool,
 }
 
 /// One page of a listing.
 #[derive(Clone, Debug)]
 pub struct Page<T, C> {
-    /// What is on it.
+    /// The items of the page.
     pub items: Vec<T>,
-    /// Where the next one begins; `None` after the last.
+    /// The start of the next page; `None` after the last.
     pub next: Option<C>,
 }
 
-/// Why the engine did not do what it was asked. Mapped to gRPC statuses in one place (`rpc::status`).
+/// The refusal or failure of a call. `rpc::status` maps it to a gRPC status.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     /// No such table. Configure it, or correct the name.
     #[error("there is no table {0:?}")]
     UnknownTable(String),
-    /// This key never gave out such a lockRef, and has no such entry (NOT_FOUND).
+    /// This key never issued such a lockRef, and has no such entry (NOT_FOUND).
     #[error("there was never such a lockRef, or such an entry")]
     NeverIssued,
     /// The lockRef has ended. Create another one.
     #[error("this lockRef has ended: {}", describe_end(.0))]
     Ended(EndedAs),
-    /// The lockRef has ended, and what became of a write that was in flight, or of an earlier try of this release, is
-    /// not known.
+    /// The lockRef has ended; the outcome of its write in flight, or of an earlier try of this release, is unknown.
     #[error(
         "this lockRef ended before its write was known to count: {}; whether the write took effect is unknown",
         describe_end(.0)
     )]
     EndedDuringWrite(EndedAs),
-    /// The grant was superseded, and what became of the write that was in flight is not known.
+    /// The grant was superseded; the outcome of its write in flight is unknown.
     #[error(
         "another grant superseded this one while a write of it was in flight; whether the write took effect is \
          unknown. AcquireLock returns the current grant"
@@ -336,20 +335,19 @@ pub enum EngineError {
     /// The session is closed, has expired, or was never opened. Open another one.
     #[error("this session is closed or has expired (or was never opened)")]
     SessionEnded,
-    /// The grant in the lockRef is an older one, since another replica took it over, or was never given.
-    /// AcquireLock gives the one in force.
+    /// The grant in the lockRef is an older one, because another replica took the key over, or was never given.
+    /// AcquireLock returns the current one.
     #[error(
         "the grant in this lockRef is not the current one; AcquireLock returns the current grant"
     )]
     GrantSuperseded,
-    /// A critical call needs the lockRef that AcquireLock (or a create that held at once) gave.
+    /// A critical call needs a lockRef from AcquireLock, or from a create that held at once.
     #[error("this lockRef carries no grant; use the lockRef that AcquireLock returned with HELD")]
     NoGrant,
     /// A ReleaseLock of this lockRef was accepted before.
     #[error("this lockRef is being released; no further calls are accepted")]
     Releasing,
-    /// The same, told to a release that carries a put: whether that is the put of the one in flight, or of an
-    /// earlier try, cannot be told.
+    /// The same, for a release with a put: the release in flight may be an earlier try of it.
     #[error(
         "a release of this lockRef is in flight; whether the value that this one carries was written is unknown"
     )]
@@ -357,12 +355,12 @@ pub enum EngineError {
     /// The number of a critical call must grow.
     #[error("call_no {given} is not greater than {last}, the last one of this lockRef")]
     CallNoNotAbove {
-        /// What was given.
+        /// The number of the call.
         given: u64,
-        /// The last one accepted.
+        /// The last accepted number.
         last: u64,
     },
-    /// The request belongs to an entry, or session, with another argument.
+    /// The request_id belongs to an entry or session with another argument.
     #[error("this request_id was used before with another {field}")]
     RequestMismatch {
         /// The argument that differs.
@@ -371,27 +369,25 @@ pub enum EngineError {
     /// A limit is reached. Repeat later.
     #[error("limits.{what} is at its limit of {limit}")]
     Exhausted {
-        /// What, as the name in `[limits]`.
+        /// The name of the limit in `[limits]`.
         what: &'static str,
         /// The limit in force.
         limit: u64,
     },
-    /// Nine tenths of a limit are in use, and the caller has its share of it. Repeat later.
+    /// Nine tenths of a limit are in use, and the caller has used its share. Repeat later.
     #[error(
         "nine tenths of limits.{what} are in use, and the rest is for clients that have fewer than {share}"
     )]
     ShareUsed {
-        /// Of what, as the name in `[limits]`.
+        /// The name of the limit in `[limits]`.
         what: &'static str,
-        /// What each client may have of the last tenth.
+        /// The number up to which a client may use the last tenth.
         share: u64,
     },
-    /// More is asked for than this replica and its store can do; nothing was done. Repeat later.
-    #[error(
-        "overloaded: more is asked for than this replica and its store can do in time; nothing was done"
-    )]
+    /// This replica or its store is overloaded; nothing was done. Repeat later.
+    #[error("overloaded: this replica or its store cannot do more calls in time; nothing was done")]
     Overloaded {
-        /// When to come again, at the soonest.
+        /// The shortest pause before a retry.
         again_after: Duration,
     },
     /// The key cannot give out another fencing token or number.
@@ -400,28 +396,27 @@ pub enum EngineError {
     /// The store could not do it, or its outcome is not known yet. Safe to repeat.
     #[error("{0}")]
     Unavailable(String),
-    /// The clock of this replica is wrong: it grants nothing until that is mended. Nothing was changed. Repeat
-    /// elsewhere.
+    /// The clock of this replica is wrong: it grants nothing until that is mended. Nothing was changed. Repeat elsewhere.
     #[error(
         "the clock of this replica differs from the store's by more than a minute: it grants no lock until that is mended"
     )]
     ClockOff,
-    /// What became of a write is not known. Safe to repeat; until then a read may show it or not.
+    /// The outcome of a write is unknown. Safe to repeat; until then a read may show the value or not.
     #[error("it is not known whether the value was written; write it again before reading ({0})")]
     WriteUnknown(String),
-    /// This replica has had no heartbeat acknowledged for too long: it answers nothing until its row shows its next incarnation.
+    /// No heartbeat was acknowledged for too long: this replica answers nothing until its row shows its next incarnation.
     /// Repeat elsewhere.
     #[error("this replica lost contact with the store and answers nothing until it is back")]
     Silent,
     /// This replica is fenced, and answers nothing any more. Repeat elsewhere.
     #[error("this replica was fenced and restarts under a new id")]
     Fenced,
-    /// Another replica has what was asked for: ask there. Never told to a client.
+    /// Another replica is the home or the keeper. Never told to a client.
     #[error("replica {home} is the home")]
     Elsewhere {
-        /// Which.
+        /// The home or keeper.
         home: ReplicaId,
-        /// The term of the key's home, or the epoch of the session, that says so. A higher one is newer.
+        /// The term of the home, or the epoch of the session. A higher one is newer.
         version: u64,
     },
     /// This replica is stopping. Repeat elsewhere.
@@ -430,12 +425,12 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// What the store could not do.
+    /// A failure of the store.
     pub(super) fn of_store(error: StoreError) -> EngineError {
         EngineError::Unavailable(error.to_string())
     }
 
-    /// Why there is no room for one more of what the limit of this name bounds.
+    /// A refusal by the limit of this name.
     pub(super) fn of_no_share(no_share: NoShare, what: &'static str, limit: usize) -> EngineError {
         match no_share {
             NoShare::Full => EngineError::Exhausted {
@@ -449,20 +444,20 @@ impl EngineError {
         }
     }
 
-    /// What is said of a session that one replica no longer keeps, and another one not yet.
+    /// The session is between two keepers.
     pub(super) fn changing_keeper() -> EngineError {
         EngineError::Unavailable("the session is changing its keeper".to_owned())
     }
 
-    /// What is said of a session that has ended at its keeper, before its row says so.
+    /// The session has ended at its keeper, but not yet in its row.
     pub(super) fn ending() -> EngineError {
         EngineError::Unavailable(
-            "the session has expired or was closed, and the store did not take that down yet"
+            "the session has expired or was closed, but the store has not recorded that yet"
                 .to_owned(),
         )
     }
 
-    /// What a key answered instead of doing what was asked.
+    /// A refusal by the machine of a key.
     pub(super) fn of_key(error: KeyError) -> EngineError {
         match error {
             KeyError::NeverIssued => EngineError::NeverIssued,
@@ -496,7 +491,7 @@ impl EngineError {
         }
     }
 
-    /// The same, told of a call whose write may have been done before it failed (H7).
+    /// The same failure, of a call that may have written before it failed (H7).
     #[must_use]
     pub fn with_write(self) -> EngineError {
         match self {
@@ -527,7 +522,7 @@ impl EngineError {
     }
 }
 
-/// How an entry ended, in words.
+/// The end of an entry in words.
 pub fn describe_end(ended: &EndedAs) -> String {
     use crate::lock::EndReason;
     match ended {

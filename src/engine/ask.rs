@@ -13,7 +13,7 @@ use crate::key::machine::{
 };
 use crate::lock::{Fence, KeyId, Liveness, Tag};
 
-/// A call that was handed in. Dropping it tells the machine that nobody waits for it any longer; what it began goes on.
+/// A call that was handed in. A drop tells the machine that nobody waits for it any longer; begun work goes on.
 pub(super) struct Asking {
     shell: Arc<KeyShell>,
     cell: Arc<KeyCell>,
@@ -28,7 +28,7 @@ impl Drop for Asking {
             return;
         }
         self.answer.close();
-        // It may have come a moment ago, and nobody heard it.
+        // The answer may have come a moment ago, unheard.
         match self.answer.try_recv() {
             Ok(Ok(Answer::Held { entry, .. })) => {
                 if let Some(grant) = entry.grant {
@@ -47,25 +47,23 @@ impl Asking {
     pub async fn answer(&mut self) -> CallResult {
         let answer = (&mut self.answer).await;
         self.is_answered = true;
-        // The machine that had it is lost: what became of the call is not known.
+        // The machine is lost: the outcome of the call is unknown.
         answer.unwrap_or_else(|_| {
             Err(CallError {
-                why: KeyError::StoreUnavailable(
-                    "what this replica knew of the key was lost".into(),
-                ),
+                why: KeyError::StoreUnavailable("the in-memory state of this key was lost".into()),
                 may_have_written: true,
             })
         })
     }
 
-    /// The wait has lasted as long as it may.
+    /// Tells the machine that the wait is at its limit.
     pub fn wait_ended(&self) {
         self.shell
             .handle_event(&self.cell, Event::WaitEnded(self.call));
     }
 }
 
-/// HELD that was answered by a machine, until somebody hears it.
+/// A HELD that a machine answered, until a caller hears it.
 pub(super) struct HeldAnswer {
     shell: Arc<KeyShell>,
     cell: Arc<KeyCell>,
@@ -93,14 +91,14 @@ pub(super) struct Watching {
     pub cell: Arc<KeyCell>,
     call: CallId,
     pub news: watch::Receiver<Option<EntryStatus>>,
-    /// The grant that was told.
+    /// The grant that the watcher was told.
     pub heard: Option<Fence>,
 }
 
 impl Drop for Watching {
     fn drop(&mut self) {
         self.shell.call_gone(&self.cell, self.call);
-        // HELD counts as heard when the machine says it.
+        // The machine counts HELD as heard once it notifies.
         let granted = match *self.news.borrow() {
             Some(EntryStatus::Held { grant }) => Some(grant),
             _ => None,
@@ -122,14 +120,14 @@ impl KeyShell {
             })
     }
 
-    /// Whether one who has this share may make an entry of a key.
+    /// Whether the client of this share may make an entry of a key.
     pub fn admit(&self, id: &KeyId, share_of: &str) -> Result<(), EngineError> {
         let admitted = self.keys.admit(id, share_of);
         let most = self.keys.keys_max();
         admitted.map_err(|no_share| EngineError::of_no_share(no_share, "active_keys_max", most))
     }
 
-    /// Hands a call in; `share_of`: who uses a share for the entry that it makes, where that is limited.
+    /// Hands a call in; `share_of`: the client that a new entry counts for, if shares limit it.
     pub fn ask(
         self: &Arc<Self>,
         id: &Arc<KeyId>,
@@ -158,14 +156,14 @@ impl KeyShell {
             let cell = self.cell(id)?;
             match self.call(&cell, call.clone(), listener, share_of.as_ref()) {
                 Ok(call) => return Ok((cell, call)),
-                // Forgotten a moment ago: the next look-up makes a new one.
+                // The cell was forgotten a moment ago: the next look-up makes a new one.
                 Err(back) => listener = back,
             }
         }
     }
 
-    /// Whether an answer may be given, looked at after the store's acknowledgement and before anybody hears of it (H2). One
-    /// that may not is lost.
+    /// Whether an answer may be given, checked after the store's acknowledgement and before the caller hears it (H2). A
+    /// forbidden answer is lost.
     fn may_tell(self: &Arc<Self>, id: &Arc<KeyId>, answer: &CallResult) -> Result<(), EngineError> {
         self.local.sure().inspect_err(|_| {
             if let Ok(answer) = answer {
@@ -174,7 +172,7 @@ impl KeyShell {
         })
     }
 
-    /// A call whose answer is waited for.
+    /// Makes a call and waits for its answer.
     pub async fn asked(
         self: &Arc<Self>,
         id: &Arc<KeyId>,
@@ -183,7 +181,7 @@ impl KeyShell {
         self.asked_of(id, call, None).await
     }
 
-    /// As [`KeyShell::asked`], of what makes an entry: by one who has this share.
+    /// As [`KeyShell::asked`], for a call that makes an entry for the client of this share.
     pub async fn asked_to_create(
         self: &Arc<Self>,
         id: &Arc<KeyId>,
@@ -204,7 +202,7 @@ impl KeyShell {
         answer.map_err(|error| EngineError::of_key(error.why))
     }
 
-    /// As [`KeyShell::asked`], of what may write: an answer that must not be given may be that of a write.
+    /// As [`KeyShell::asked`], for a call that may write: a forbidden answer may be that of a write.
     pub async fn asked_to_write(
         self: &Arc<Self>,
         id: &Arc<KeyId>,
@@ -218,8 +216,8 @@ impl KeyShell {
         })
     }
 
-    /// Asks until the entry holds the key, for `wait` at most, and for two thirds of its TTL: a client that is there asks
-    /// again, which renews it.
+    /// Asks until the entry holds the key, for at most `wait` and two thirds of its TTL: a live client asks again, which renews
+    /// the entry.
     pub async fn asked_to_wait(
         self: &Arc<Self>,
         id: &Arc<KeyId>,
@@ -253,8 +251,8 @@ impl KeyShell {
         answer.map_err(|error| EngineError::of_key(error.why))
     }
 
-    /// Sleeps until a wait for an entry has lasted as long as it may. The TTL of the entry may be known only once its key
-    /// was read; until then the wait lasts longer than under the shortest TTL.
+    /// Sleeps until a wait for an entry is at its limit. The TTL of the entry may be known only once its key was read; until
+    /// then the wait is at least that of the shortest TTL.
     async fn wait_ended(&self, cell: &KeyCell, entry: EntryRef, wait: Duration) {
         let most = |ttl: Duration| wait.min(ttl * 2 / 3);
         let clock = &self.local.clock;
@@ -279,7 +277,7 @@ impl KeyShell {
         }
     }
 
-    /// Whether a key that is served here has a live entry with this tag.
+    /// Whether a key served here has a live entry with this tag.
     pub fn has_made(&self, id: &KeyId, tag: Tag) -> bool {
         let Some(cell) = self.keys.find(id) else {
             return false;
@@ -295,7 +293,7 @@ impl KeyShell {
             && self.keys.find(id).is_some_and(|cell| cell.is_served())
     }
 
-    /// Until it is said to be heard, an answer of HELD counts as lost.
+    /// Guards a HELD: it counts as lost until it is reported as heard.
     pub fn held_answer(self: &Arc<Self>, id: &Arc<KeyId>, answer: &Answer) -> Option<HeldAnswer> {
         let Answer::Held { entry, .. } = answer else {
             return None;
@@ -333,7 +331,7 @@ impl KeyShell {
             Ok(Ok(answer)) => Ok((watching, answer)),
             Ok(Err(error)) => Err(EngineError::of_key(error.why)),
             Err(_) => Err(EngineError::Unavailable(
-                "what this replica knew of the key was lost".to_owned(),
+                "the in-memory state of this key was lost".to_owned(),
             )),
         }
     }

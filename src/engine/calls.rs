@@ -19,16 +19,16 @@ use crate::store::SessionRow;
 
 /// The engine of one replica. Cheap to clone.
 ///
-/// A replica that others declared down is fenced for good (H2); then this goes on as a new replica, under a new id.
+/// A replica that others declared down is fenced for good (H2); the engine restarts as a new replica under a new id.
 #[derive(Clone)]
 pub struct Engine {
     pub(super) shared: Arc<EngineShared>,
 }
 
-/// How long what was done is kept back for the sake of saying how long its lease is valid.
+/// The longest wait of a finished call for the validity of its lease.
 const VALIDITY_WITHIN: Duration = Duration::from_secs(1);
 
-/// What may be told of the lease of an entry.
+/// The validity of an entry's lease.
 #[derive(Clone, Copy, Debug)]
 struct Validity {
     ttl: Duration,
@@ -37,7 +37,7 @@ struct Validity {
 }
 
 impl Engine {
-    /// The replica that this is now.
+    /// The current replica.
     pub(super) fn current(&self) -> Result<Arc<Replica>, EngineError> {
         self.shared.current()
     }
@@ -58,7 +58,7 @@ impl Engine {
         self.shared.tables.iter().cloned().collect()
     }
 
-    /// What it has, which is nothing unless it serves, and what it counted, also after it was stopped.
+    /// Gauges, zero unless the engine serves, and counters, also after a stop.
     pub fn counts(&self) -> Counts {
         use std::sync::atomic::Ordering::Relaxed;
         let replica = self.current().ok();
@@ -106,7 +106,7 @@ impl Engine {
         })
     }
 
-    /// What may be told of a lease, asked where it is kept.
+    /// The validity of a lease, from its keeper.
     async fn validity(
         sessions: &Arc<Sessions>,
         lease: LeaseStatus,
@@ -127,7 +127,7 @@ impl Engine {
         })
     }
 
-    /// As [`Engine::validity`], of what was done already: that is reported even where the lease's validity is unknown.
+    /// Reports success, even if the validity of the lease is unknown.
     async fn done<T>(
         sessions: &Arc<Sessions>,
         value: T,
@@ -148,7 +148,7 @@ impl Engine {
         })
     }
 
-    /// What an entry lives by, and its room among those of its session.
+    /// The lease of a new entry, and its room in its session.
     async fn liveness(
         &self,
         replica: &Replica,
@@ -181,7 +181,7 @@ impl Engine {
     pub async fn create(&self, call: CreateCall) -> Result<CreatedLockRef, EngineError> {
         let replica = self.current()?;
         let id = self.id_of(call.id)?;
-        // What a session's keeper takes says nothing of the store, and holds up nobody else.
+        // Before admission: a slow keeper says nothing about the store, and must not hold up other calls.
         let lives = self.liveness(&replica, &id, (call.live_by, call.tag)).await;
         let (liveness, _room) = lives?;
         let entry = Box::new(NewEntry {
@@ -259,8 +259,7 @@ impl Engine {
         })
     }
 
-    /// Asks for the lock, waiting for it at most `wait` (zero: one try), and two thirds of the TTL of the entry: then it is
-    /// `Waiting`.
+    /// Asks for the lock. Waits at most `wait` (zero: one try) and two thirds of the entry's TTL, then answers `Waiting`.
     pub async fn acquire(
         &self,
         lock_ref: &LockRef,
@@ -309,7 +308,7 @@ impl Engine {
         })
     }
 
-    /// Gives an entry back, after writing `put`. True if it had been given back before.
+    /// Writes `put`, then releases the entry. True if it was released before.
     pub async fn release(
         &self,
         lock_ref: &LockRef,
@@ -418,7 +417,7 @@ impl Engine {
         Ok(renewed)
     }
 
-    /// A renewal. `Elsewhere` of a session that another replica keeps.
+    /// Renews a lease. `Elsewhere` if another replica keeps the session.
     pub async fn renew(&self, lease: &LeaseId) -> Result<Renewed, EngineError> {
         let replica = self.current()?;
         let renewed = match lease {
@@ -444,7 +443,7 @@ impl Engine {
         Ok(renewed)
     }
 
-    /// As [`Engine::renew`], by a message on a stream: its client is connected.
+    /// As [`Engine::renew`], by a message on a stream: the client is connected.
     pub async fn renew_on_stream(&self, lease: &LeaseId) -> Result<Renewed, EngineError> {
         let LeaseId::Session(session) = lease else {
             return self.renew(lease).await;
@@ -455,7 +454,7 @@ impl Engine {
         renewed
     }
 
-    /// A renewal of a session that this replica keeps, passed on by another one.
+    /// Renews a session that this replica keeps, on behalf of another replica.
     pub async fn renew_kept(&self, session: SessionId) -> Result<Renewed, EngineError> {
         let replica = self.current()?;
         let renewed = replica.sessions.renew_kept(session, false).await;
@@ -463,8 +462,8 @@ impl Engine {
         renewed
     }
 
-    /// A stream ended, here or at another replica, that the client of a session sent renewals on. To be
-    /// called once none of them is in flight any more. Of a session that is not kept here it says nothing.
+    /// The renewal stream of a session ended, here or at another replica. Call this once no renewal of it is in flight.
+    /// It changes nothing unless this replica keeps the session.
     pub fn disconnected(&self, session: SessionId) {
         if let Ok(replica) = self.current() {
             let sessions = &replica.sessions;
@@ -472,7 +471,7 @@ impl Engine {
         }
     }
 
-    /// Another replica says that sessions have ended: those by which something lives here after a while.
+    /// Another replica reports ended sessions. Returns those with entries left here after a while.
     pub async fn sessions_ended_elsewhere(&self, sessions: Vec<SessionId>) -> Vec<SessionId> {
         match self.current() {
             Ok(replica) => replica.sessions.ended_elsewhere(sessions).await,
@@ -481,7 +480,7 @@ impl Engine {
         }
     }
 
-    /// Closes a session and ends what lives by it.
+    /// Closes a session and ends its entries.
     pub async fn close_session(&self, session: SessionId) -> Result<ClosedSession, EngineError> {
         let replica = self.current()?;
         let closed = tokio::spawn(sessions::close(Arc::clone(&replica.sessions), session));
@@ -513,7 +512,7 @@ impl Engine {
         closed
     }
 
-    /// Reads without a lock. `waited`: how long the call waited to be begun.
+    /// Reads without a lock. `waited`: the delay before the engine got the call.
     pub async fn read(&self, id: &KeyId, waited: Duration) -> Result<Value, EngineError> {
         let replica = self.current()?;
         let id = self.id_of(id.clone())?;
@@ -529,8 +528,7 @@ impl Engine {
         })
     }
 
-    /// Ends all waits and watches and takes no more calls: they fail with `Stopping`. What was handed to
-    /// the store is finished by the store.
+    /// Ends all waits and watches, and refuses further calls with `Stopping`. The store finishes its pending work.
     pub fn stop(&self) {
         self.shared.stop();
     }
@@ -553,7 +551,7 @@ fn lock_ref(id: &KeyId, entry: EntryRef) -> LockRef {
     }
 }
 
-/// A machine answers each call with what belongs to it, so this is a fault of ours: the call may have been done.
+/// A machine gave the wrong kind of answer: a bug. The call may have been done.
 pub(super) fn unexpected(answer: &Answer) -> EngineError {
     tracing::error!(
         ?answer,

@@ -1,4 +1,4 @@
-//! How the keys of a table are committed, and how long a holder may stay volatile (H5).
+//! The commit modes of tables, and the time for which a holder may stay volatile (H5).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use crate::key::machine::CommitRules;
 use crate::key::{CommitMode, Reserve};
 use crate::lock::TableName;
 
-/// After this a holder becomes durable, or after four times of what a commit takes, whichever is longer; and after so much
-/// more as more commits are on their way, so that slow sections make no storm of them.
+/// The shortest `keep_after`; four times the length of a commit if that is longer. Commits in flight prolong it, so that
+/// slow sections cause no storm of commits.
 const KEEP_AFTER: Duration = Duration::from_millis(100);
-/// The most that a slow commit makes of it: its time counts what it waited behind others.
+/// The longest `keep_after` by the length of commits alone, because that includes their wait behind others.
 const KEEP_AFTER_COMMITS_MAX: Duration = Duration::from_secs(2);
-/// So many on their way make it twice as long.
+/// Commits in flight that double it.
 const COMMITS_AT_ONCE: u64 = 64;
 
-/// How keys are committed.
+/// The commit modes of tables, and the pace of commits.
 pub(super) struct Commits {
-    /// The tables whose keys are answered from memory, and committed later (H5).
+    /// The tables with write-back (H5).
     write_back: BTreeSet<TableName>,
-    /// What commits take, and how many are on their way.
+    /// The length of commits, and their number in flight.
     counters: Arc<Counters>,
 }
 
@@ -47,7 +47,7 @@ impl Commits {
         }
     }
 
-    /// How the keys of this table are committed now.
+    /// The current commit rules of this table.
     pub fn rules(&self, table: &TableName) -> CommitRules {
         let commit = Duration::from_micros(self.counters.commit_us.load(Ordering::Relaxed));
         CommitRules {
@@ -57,7 +57,7 @@ impl Commits {
     }
 }
 
-/// How long after it was told a holder becomes durable (H5), where a commit takes so long and so many are on their way.
+/// The time from HELD to durable (H5), for the length of a commit and the commits in flight.
 fn keep_after(commit: Duration, open: u64) -> Duration {
     let usual = commit.saturating_mul(4).min(KEEP_AFTER_COMMITS_MAX);
     let usual = usual.max(KEEP_AFTER);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What the engine counted since the process started, under all its ids.
+/// The counters since the process started, under all its ids.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     /// Compare-and-swaps that took effect.
@@ -12,25 +12,25 @@ pub(super) struct Counters {
     pub conflicts: AtomicU64,
     /// Compare-and-swaps of unknown outcome.
     pub unknown: AtomicU64,
-    /// Those that took effect with write-back and changed no home.
+    /// Compare-and-swaps with write-back that took effect and changed no home.
     pub background_commits: AtomicU64,
-    /// Grants that survived a crash of this replica when they were made.
+    /// Grants that were durable when they were made.
     pub durable_grants: AtomicU64,
-    /// Grants that did not.
+    /// Grants that were volatile when they were made.
     pub volatile_grants: AtomicU64,
     /// Keys that were taken over.
     pub take_overs: AtomicU64,
-    /// Keys that another one gave to this replica.
+    /// Keys that another replica gave to this one.
     pub received_keys: AtomicU64,
-    /// Keys that were given to another one.
+    /// Keys that were given to another replica.
     pub hand_overs: AtomicU64,
-    /// Idle keys that were forgotten to have room for others.
+    /// Idle keys that were forgotten to make room.
     pub forgotten_keys: AtomicU64,
-    /// Keys to which nothing happened that were packed.
+    /// Packings of unused keys.
     pub packed_keys: AtomicU64,
-    /// What one that took effect takes lately, in microseconds.
+    /// The recent time of a successful compare-and-swap, in microseconds.
     pub commit_us: AtomicU64,
-    /// Those that are on their way.
+    /// Compare-and-swaps in flight.
     pub open: AtomicU64,
 }
 
@@ -39,13 +39,13 @@ impl Counters {
         counter.fetch_add(n as u64, Ordering::Relaxed);
     }
 
-    /// A compare-and-swap is on its way.
+    /// Counts a compare-and-swap as in flight.
     pub fn open_commit(&self) -> OpenCommit<'_> {
         self.open.fetch_add(1, Ordering::Relaxed);
         OpenCommit(&self.open)
     }
 
-    /// A compare-and-swap that took effect took so long; the last eight or so count.
+    /// Notes the time of a successful compare-and-swap; about the last eight count.
     pub fn note_commit(&self, took: Duration) {
         let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let before = self.commit_us.load(Ordering::Relaxed);
@@ -54,7 +54,7 @@ impl Counters {
     }
 }
 
-/// A compare-and-swap that is on its way until this is dropped.
+/// A compare-and-swap in flight, until this is dropped.
 pub(super) struct OpenCommit<'a>(&'a AtomicU64);
 
 impl Drop for OpenCommit<'_> {

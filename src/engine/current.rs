@@ -14,13 +14,13 @@ use crate::limits::Limits;
 use crate::lock::TableName;
 use crate::membership::Starter;
 
-/// What stays the same for as long as the process runs, and the replica that it is now.
+/// The parts that stay while the process runs, and its current replica.
 pub(super) struct EngineShared {
     pub limits: Limits,
     pub tables: BTreeSet<TableName>,
     pub counters: Arc<Counters>,
     pub activity: Arc<Activity>,
-    /// How many entries and sessions are begun at once, and how many reads without a lock.
+    /// The admission of new entries and sessions, and of reads without a lock.
     pub begins: Admission,
     pub reads: Admission,
     current: RwLock<Current>,
@@ -29,7 +29,7 @@ pub(super) struct EngineShared {
 }
 
 pub(super) enum Current {
-    /// No replica yet, or no longer; why not.
+    /// No replica now, and the reason.
     Waiting {
         why: String,
         last: Option<Arc<Replica>>,
@@ -39,7 +39,7 @@ pub(super) enum Current {
 }
 
 impl EngineShared {
-    /// No replica yet; why not.
+    /// No replica yet, for this reason.
     pub fn waiting(tables: BTreeSet<TableName>, limits: Limits, why: &str) -> EngineShared {
         EngineShared {
             limits,
@@ -56,7 +56,7 @@ impl EngineShared {
         }
     }
 
-    /// False if the engine was stopped: whoever stops it stops all that it may become.
+    /// Replaces the current state. False if the engine was stopped, which is final.
     pub fn set(&self, next: Current) -> bool {
         let mut current = self.current.write();
         let goes_on = !matches!(*current, Current::Stopped(_));
@@ -84,7 +84,7 @@ impl EngineShared {
         *current = Current::Stopped(last);
     }
 
-    /// The replica that this is now.
+    /// The current replica.
     pub fn current(&self) -> Result<Arc<Replica>, EngineError> {
         let current = self.current.read();
         match &*current {
@@ -97,7 +97,7 @@ impl EngineShared {
         }
     }
 
-    /// The replica that was served last, once this is stopped.
+    /// The last replica of a stopped engine.
     pub fn stopped(&self) -> Option<Arc<Replica>> {
         let current = self.current.read();
         match &*current {

@@ -11,20 +11,20 @@ use crate::clock::Clock;
 
 /// Hand-overs in flight. Few, because calls wait for the hand-over of their key, and hand-overs slow each other down.
 const AT_ONCE: usize = 8;
-/// A hand-over that takes longer ends the drain: the store is slow, and what has not begun is better served meanwhile.
+/// A hand-over that takes longer ends the drain: the store is slow, and the remaining keys are better served here.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
 
 /// The outcome of a drain.
 pub(super) struct Drained {
-    /// How many were found.
+    /// The number found.
     pub found: usize,
-    /// How many were handed over.
+    /// The number handed over.
     pub done: usize,
 }
 
-/// Hands over all that `find` returns, in its order, each by `hand_over`, which returns whether it was done. Asks `find` again
-/// until it returns nothing new, because another replica that stops may send more. Begins none later than `within`; what
-/// began is brought to its end, or the next owner would not hear of it.
+/// Hands over the items of `find` in their order, each by `hand_over`, which returns whether it was done. Asks `find` again
+/// until it returns nothing new, because another stopping replica may send more. Begins none later than `within`. A begun
+/// hand-over runs to its end, or the next owner would not hear of it.
 pub(super) async fn drain<T, Found, HandingOver>(
     clock: &dyn Clock,
     within: Duration,

@@ -9,13 +9,13 @@ use super::calls::Engine;
 use crate::lock::KeyId;
 
 impl Engine {
-    /// Where this replica runs; empty where that is not configured.
+    /// The configured zone of this replica; empty: none.
     pub fn zone(&self) -> Arc<str> {
         self.current()
             .map_or_else(|_| "".into(), |replica| Arc::clone(&replica.local.zone))
     }
 
-    /// A call of a key was served here that came from this zone: who serves the key since, where that is this replica.
+    /// Notes a call from this zone that was served here. Returns the home of the key if it is this replica.
     pub fn served_here(&self, id: &KeyId, zone: &str) -> Option<KeyHome> {
         let replica = self.current().ok()?;
         let local = &replica.local;
@@ -36,7 +36,7 @@ impl Engine {
         if wanted.is_none() || !slot.machine.serves_nobody() {
             return home;
         }
-        // It is tried once: what is in the way now may be so for long.
+        // One try: an obstacle may stay for long.
         slot.users.forget();
         drop(slot);
         let (id, zone) = (Arc::clone(&cell.id), zone.to_owned());

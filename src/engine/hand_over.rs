@@ -14,17 +14,17 @@ use crate::key::Home;
 use crate::key::machine::{Answer, Call};
 use crate::lock::{KeyId, ReplicaId};
 
-/// How many keys are handed over at once when this replica stops.
+/// Hand-overs in flight when this replica stops.
 const AT_ONCE: usize = 64;
-/// A key that nobody called for since then is not in use.
+/// A key without a call for this time is not in use.
 const CALLED_WITHIN: Duration = Duration::from_secs(5);
-/// How often a key is found locked before it is handed over with its holder, and how far apart.
+/// Tries to hand a key over while nobody locks it, and the pause between them. Then it goes with its holder.
 const IDLE_TRIES: u32 = 3;
 const IDLE_TRIED_EVERY: Duration = Duration::from_millis(10);
-/// How long the keys that are left once calls have ended may take, whatever the time to stop: the others take over what is
-/// left then, of which a lock that only memory knows keeps `stopped` from being written (H7).
+/// The longest hand-over of keys after calls have ended, whatever the time to stop. The others take the rest over. In the
+/// rest, a lock that only memory knows prevents the state `stopped` (H7).
 const HAND_OVERS_MAX: Duration = Duration::from_secs(5);
-/// For how long the others wait for the hand-over of one key when this replica stops.
+/// The longest time that one key occupies a hand-over in flight when this replica stops.
 const KEY_TAKES_MAX: Duration = Duration::from_secs(2);
 
 /// Hands keys over to other replicas.
@@ -38,8 +38,8 @@ impl KeyHandOvers {
         KeyHandOvers { shell, peers }
     }
 
-    /// Hands the keys with live entries over to the replicas that are ranked next, before this one stops, as far as
-    /// `within` allows. Where there is none, they are there for whoever starts next.
+    /// Hands the keys with live entries over to the next ranked replicas before this one stops, for `within` at most. Without
+    /// other replicas it commits them for the next start.
     pub async fn hand_over_all(&self, within: Duration) {
         let mut keys: Vec<(bool, Arc<KeyId>)> = Vec::new();
         let has_peers = !self.shell.local.membership.peers().is_empty();
@@ -48,10 +48,10 @@ impl KeyHandOvers {
             if is_to_give || cell.is_ahead_of_row() {
                 keys.push((cell.has_volatile(), Arc::clone(&cell.id)));
             }
-            // There may be a million of them, and heartbeats are to be sent.
+            // There may be a million keys, and heartbeats must go on.
             tokio::task::consume_budget().await;
         }
-        // First those that only memory knows of: while one is left, the others cannot take over at once what is left.
+        // Volatile locks first: while one is left, the others cannot take the rest over at once.
         keys.sort_by_key(|(is_volatile, _)| !is_volatile);
         let keys = keys.into_iter().map(|(_, id)| id);
         let all = futures_util::stream::iter(keys)
@@ -70,8 +70,8 @@ impl KeyHandOvers {
         }
     }
 
-    /// From here on no key finds its home here any more, and none comes back, as far as the others hear of it: those that do
-    /// `within` that time, which can be called.
+    /// Tells the other replicas that this one leaves, so that it becomes the home of no more keys. Returns those that answered
+    /// `within` that time.
     pub async fn note_leaving(&self, within: Duration) -> BTreeSet<ReplicaId> {
         let local = &self.shell.local;
         let peers = local.membership.peers();
@@ -88,9 +88,8 @@ impl KeyHandOvers {
         join_all(notified).await.into_iter().flatten().collect()
     }
 
-    /// Hands over what is in use, what was called for last first, to those of `to`, while calls are served: so that nobody
-    /// waits until another replica may take over what this one, which stops soon, is home to. What came here since `leaving`
-    /// is in use as well.
+    /// Hands the keys in use over to replicas in `to`, the last called first, while calls are served. So no call has to wait
+    /// for a take-over after the stop. A key that came here since `leaving` is in use as well.
     pub async fn hand_over_in_use(
         &self,
         to: &BTreeSet<ReplicaId>,
@@ -110,7 +109,7 @@ impl KeyHandOvers {
         }
     }
 
-    /// The keys in use, what was called for last first.
+    /// The keys in use, the last called first.
     async fn in_use(&self, leaving: Duration) -> Vec<Arc<KeyId>> {
         let clock = &self.shell.local.clock;
         let since = clock.boot().saturating_sub(CALLED_WITHIN);
@@ -125,7 +124,7 @@ impl KeyHandOvers {
         keys.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Where it can, without its holder, who would need another grant. Whether it did.
+    /// Hands a key over, if possible while nobody holds it, because a holder would need another grant. True if it did.
     async fn hand_over_one_in_use(&self, id: Arc<KeyId>, to: &BTreeSet<ReplicaId>) -> bool {
         let local = &self.shell.local;
         let mut tries = 0;
@@ -159,13 +158,12 @@ impl KeyHandOvers {
         tokio::select! {
             biased;
             () = given => {}
-            // What was begun goes on, and the keys of other nodes have their turn.
+            // The hand-over goes on, and keys on other nodes of the store get their turn.
             () = local.clock.sleep(KEY_TAKES_MAX) => {}
         }
     }
 
-    /// There is nobody to give this key to: what only memory knows of it goes to its row, as with a hand-over, by one to this
-    /// replica itself.
+    /// Commits what only memory knows of a key, by a hand-over to this replica itself, since there is no other replica.
     async fn commit_volatile(&self, id: &Arc<KeyId>) {
         let cell = self.shell.keys.find(id);
         if !cell.is_some_and(|cell| cell.is_ahead_of_row()) {
@@ -174,8 +172,8 @@ impl KeyHandOvers {
         give(&self.shell, id, self.shell.local.id, false).await;
     }
 
-    /// Hands a key over to `peer`; with `if_idle`, unless anybody locks it or waits for it. Whether `peer` is its home
-    /// then. In a task of its own: `peer` is to hear of it also where nobody waits for that any more.
+    /// Hands a key over to `peer`; with `if_idle`, only if nobody locks it or waits for it. True if `peer` is its home then.
+    /// Runs in a task of its own, so that `peer` is notified even if the caller is gone.
     pub async fn hand_over(&self, id: &Arc<KeyId>, peer: Arc<Peer>, if_idle: bool) -> bool {
         let shell = Arc::clone(&self.shell);
         let (peers, id) = (Arc::clone(&self.peers), Arc::clone(id));
@@ -192,7 +190,7 @@ impl KeyHandOvers {
         given.await.unwrap_or(false)
     }
 
-    /// Hands a key over to the replica that is ranked next for this zone, unless anybody locks it or waits for it.
+    /// Hands a key over to the next ranked replica of this zone, unless a client locks it or waits for it.
     pub async fn follow(&self, id: &Arc<KeyId>, zone: &str) {
         let Some(peer) = self.shell.local.next_ranked(id, zone) else {
             return;
@@ -203,7 +201,7 @@ impl KeyHandOvers {
         }
     }
 
-    /// Whether anything was promised here by memory alone that may still count: the next home would end it at once.
+    /// Whether a volatile promise may still count here: the next home would end it at once.
     pub async fn keeps_volatile(&self) -> bool {
         let now = self.shell.local.clock.boot();
         for cell in self.shell.keys.all() {
@@ -216,7 +214,7 @@ impl KeyHandOvers {
     }
 }
 
-/// Gives a key to `to`, as far as its machine does so. Who is its home then.
+/// Asks the machine of a key to hand it over to `to`. Returns the home after that.
 async fn give(
     shell: &Arc<KeyShell>,
     id: &Arc<KeyId>,

@@ -20,16 +20,15 @@ pub(super) struct KeyIo {
     keys: Arc<dyn KeyStore>,
     data: Arc<dyn DataStore>,
     counters: Arc<Counters>,
-    /// Bytes of values that the store was given and did not answer, and how many there may be. Whoever had them written may be
-    /// gone, and counts them no longer.
+    /// Bytes of values in flight to the store, and their limit. Counted here, because the caller may be gone.
     writing: AtomicU64,
     writing_max: u64,
 }
 
-/// What a write takes beside its value.
+/// The bytes of a write beside its value.
 const WRITE_BYTES: u64 = 1024;
 
-/// A value that the store was given, until this is dropped.
+/// A value in flight to the store, until this is dropped.
 struct Writing<'a> {
     all: &'a AtomicU64,
     bytes: u64,
@@ -60,7 +59,7 @@ impl KeyIo {
         }
     }
 
-    /// Counts a value that is given to the store; `None` where more than this would be on its way.
+    /// Counts a value for the store; `None` if more than `most` bytes would be in flight.
     fn begin_write(&self, datum: &Datum, most: u64) -> Option<Writing<'_>> {
         let value = datum.value.as_ref().map_or(0, Bytes::len) as u64;
         let bytes = value.saturating_add(WRITE_BYTES);
@@ -72,7 +71,7 @@ impl KeyIo {
         counted.ok().map(|_| Writing { all, bytes })
     }
 
-    /// The row of a key; with `settle`, once what was on its way to it is decided.
+    /// The row of a key; with `settle`, after swaps in flight to it are decided.
     pub async fn load(&self, id: &KeyId, settle: bool) -> Result<Loaded, Arc<str>> {
         let loaded = match settle {
             true => self.keys.load_settled(id).await,
@@ -86,7 +85,7 @@ impl KeyIo {
                 }
                 (state, None)
             }
-            // A key without a row may have a value: of a table that was made anew, or written by others (I2).
+            // A key without a row may have a value, from a table made anew or from other writers (I2).
             None => {
                 let cell = self.data.read_data(id).await.map_err(reason)?;
                 (KeyState::default(), cell.map(|cell| cell.timestamp))
@@ -106,7 +105,7 @@ impl KeyIo {
         match self.keys.compare_and_swap(id, old, new).await {
             Swap::Applied => {
                 counters.note_commit(clock.boot().saturating_sub(sent));
-                // What changes the home is always waited for.
+                // A change of home is always waited for.
                 let is_behind = old.home == new.home && self.commits.is_write_back(&id.table);
                 Counters::add(&counters.background_commits, usize::from(is_behind));
                 Counters::add(&counters.swaps, 1);
@@ -132,7 +131,7 @@ impl KeyIo {
         }))
     }
 
-    /// Writes what a client wrote, unless too much is being written.
+    /// Writes the value of a client, unless too many bytes are in flight.
     pub async fn write_within_bounds(&self, id: &KeyId, datum: Datum) -> WriteOutcome {
         match self.begin_write(&datum, self.writing_max) {
             Some(_writing) => self.write(id, datum).await,
@@ -146,7 +145,7 @@ impl KeyIo {
         }
     }
 
-    /// Writes what was read there, under a higher fence (I7): that goes on whatever is being written, and counts.
+    /// Rewrites a read value under a higher fence (I7). It counts, but the limit does not stop it.
     pub async fn write_again(&self, id: &KeyId, datum: Datum) -> WriteOutcome {
         let _writing = self.begin_write(&datum, u64::MAX);
         self.write(id, datum).await

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use fermata_guard::shares::{self, NoShare};
 use parking_lot::{Mutex, MutexGuard};
 
-/// One who has keys, for as long as it has any.
+/// The number of a client, for as long as it has keys.
 pub(super) type Owner = NonZeroU32;
 
-/// How many keys each has.
+/// The keys of each client.
 #[derive(Debug)]
 pub(super) struct KeyShares {
     most: usize,
-    /// How many all have together.
+    /// The keys of all clients together.
     all: AtomicUsize,
     inner: Mutex<Owners>,
 }
@@ -29,7 +29,7 @@ struct Owners {
 }
 
 impl KeyShares {
-    /// For so many keys.
+    /// For `most` keys.
     pub fn new(most: usize) -> KeyShares {
         KeyShares {
             most,
@@ -42,12 +42,12 @@ impl KeyShares {
         self.inner.lock()
     }
 
-    /// Whether it matters who has how many.
+    /// Whether keys are so scarce that shares matter.
     pub fn is_scarce(&self) -> bool {
         shares::is_scarce(self.all.load(Ordering::Relaxed), self.most)
     }
 
-    /// Whether whom this names may have one more; nobody has no share, and is refused where all are in use.
+    /// Whether this client may have one more key. An empty name has no share: it is refused only when all are in use.
     pub fn admit(&self, who: &str) -> Result<(), NoShare> {
         let inner = self.inner();
         let number = inner.numbers.get(who).filter(|_| !who.is_empty());
@@ -56,7 +56,7 @@ impl KeyShares {
         shares::admit(self.all.load(Ordering::Relaxed), have, self.most)
     }
 
-    /// One more of whom this names. `None` where there are more than numbers.
+    /// Counts one more key of this client; `None` if no number is free.
     pub fn add(&self, who: &str) -> Option<Owner> {
         let mut inner = self.inner();
         let owner = match inner.numbers.get(who) {
@@ -76,7 +76,7 @@ impl KeyShares {
         Some(owner)
     }
 
-    /// One less.
+    /// Counts one key less.
     pub fn remove(&self, owner: Owner) {
         let mut inner = self.inner();
         let Some((who, have)) = inner.have.get_mut(&owner) else {
@@ -93,7 +93,7 @@ impl KeyShares {
 }
 
 impl Owners {
-    /// A number that nobody has. Each who has one has a key, and there are fewer of those than of numbers.
+    /// A free number. Each number has a key, and there are fewer keys than numbers.
     fn unused(&mut self) -> Option<Owner> {
         for _ in 0..=self.have.len() + 1 {
             self.last = self.last.wrapping_add(1);
@@ -128,7 +128,7 @@ mod tests {
             let small = format!("small {small}");
             assert_eq!(shares.admit(&small), Err(NoShare::ShareUsed));
         }
-        // Nobody has no share.
+        // An empty name has no share.
         for _ in 0..10 {
             assert_eq!(shares.admit(""), Ok(()));
             shares.add("");

@@ -16,11 +16,11 @@ use fermata_guard::shares::NoShare;
 
 const SHARDS_MIN: usize = 64;
 const SHARDS_MAX: usize = 1 << 16;
-/// So few that all idle keys of a shard are compared to find the one that is idle for longest.
+/// Keys in a shard. Few, because all idle keys of a shard are compared to find the longest idle one.
 const KEYS_A_SHARD: usize = 64;
-/// What chance, or very many keys, put into a shard beyond that is not looked at.
+/// Idle keys of a shard that are compared, at most. Only chance, or very many keys, put more into a shard.
 const COMPARED_MAX: usize = 256;
-/// For each key that was found in use, room is looked for so much later again: a look takes about a tenth of that.
+/// The pause per key after a search for room found all keys in use. The search takes about a tenth of it.
 const FULL_FOR_EACH: Duration = Duration::from_micros(1);
 
 type Shard = HashMap<Arc<KeyId>, Arc<KeyCell>>;
@@ -36,18 +36,18 @@ pub(super) struct Keys {
     hasher: RandomState,
     count: AtomicUsize,
     most: usize,
-    /// Where room was looked for last.
+    /// The start of the next search for room.
     looked_at: AtomicUsize,
-    /// Where it was looked last for keys to which nothing happens.
+    /// The next part for [`Keys::some`].
     packed_at: AtomicUsize,
-    /// All keys were found in use: until then it is not looked for room again. In microseconds, by CLOCK_BOOTTIME.
+    /// The end of the pause after all keys were found in use, in microseconds of CLOCK_BOOTTIME.
     full_until_us: AtomicU64,
     shares: KeyShares,
     counters: Arc<Counters>,
 }
 
 impl Keys {
-    /// For `most` keys; above that those that are idle for longest are forgotten (H11).
+    /// For `most` keys; above that the longest idle ones are forgotten (H11).
     pub fn new(most: usize, counters: Arc<Counters>) -> Self {
         let shards = most.div_ceil(KEYS_A_SHARD).clamp(SHARDS_MIN, SHARDS_MAX);
         Keys {
@@ -68,12 +68,12 @@ impl Keys {
         self.shards[at].lock()
     }
 
-    /// How many keys there may be.
+    /// The limit of keys.
     pub fn keys_max(&self) -> usize {
         self.most
     }
 
-    /// Whether one who has this share may have an entry of a key that has none; of one that has some it may.
+    /// Whether the client of this share may make an entry. For a key that has entries it always may.
     pub fn admit(&self, id: &KeyId, share_of: &str) -> Result<(), NoShare> {
         let has_some = |cell: Arc<KeyCell>| cell.owner().is_some();
         match self.shares.is_scarce() && !self.find(id).is_some_and(has_some) {
@@ -87,7 +87,7 @@ impl Keys {
         slot.note_owner(cell, &self.shares);
     }
 
-    /// How many keys are known.
+    /// The number of known keys.
     pub fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
@@ -96,9 +96,9 @@ impl Keys {
         self.shard(id).get(id).cloned()
     }
 
-    /// The cell of a key, made where there is none; `None` where there is no room: all that are known are in use.
+    /// The cell of a key, made if there is none; `None` without room, when all known keys are in use.
     ///
-    /// To find that takes a look at all of them, so for a while after that nobody does.
+    /// That takes a look at all keys, so it is not repeated for a while.
     pub fn cell(&self, id: &Arc<KeyId>, now: impl FnOnce() -> Duration) -> Option<Arc<KeyCell>> {
         let mut shard = self.shard(id);
         if let Some(cell) = shard.get(id) {
@@ -111,7 +111,7 @@ impl Keys {
             }
             if !self.forget_one(&mut shard) {
                 drop(shard);
-                // Few keys are allowed, or this shard has few: no two shards are locked at once.
+                // This shard has no idle key. No two shards are locked at once.
                 if !self.forget_elsewhere() {
                     self.note_full(now);
                     return None;
@@ -128,7 +128,7 @@ impl Keys {
         Some(cell)
     }
 
-    /// All keys are in use.
+    /// Notes that all keys are in use.
     fn note_full(&self, now: Duration) {
         let count = u32::try_from(self.count()).unwrap_or(u32::MAX);
         let until = now.saturating_add(FULL_FOR_EACH.saturating_mul(count));
@@ -136,7 +136,7 @@ impl Keys {
         self.full_until_us.store(until, Ordering::Relaxed);
     }
 
-    /// Forgets a key that nobody works at now: of those in a shard the one that is idle for longest.
+    /// Forgets the longest idle key of a shard.
     fn forget_one(&self, shard: &mut Shard) -> bool {
         let found = shard
             .iter()
@@ -165,7 +165,7 @@ impl Keys {
 
     /// Forgets an idle key of any shard.
     fn forget_elsewhere(&self) -> bool {
-        // From another one each time, so that none keeps its keys for good.
+        // Begins at another shard each time, so that none keeps its keys for good.
         let from = self.looked_at.fetch_add(1, Ordering::Relaxed) % self.shards.len();
         let (before, after) = self.shards.split_at(from);
         after.iter().chain(before).any(|shard| {
@@ -174,7 +174,7 @@ impl Keys {
         })
     }
 
-    /// Forgets a key of which nothing is known.
+    /// Forgets a key if nothing is lost by that.
     pub fn forget(&self, cell: &KeyCell) {
         let mut shard = self.shard(&cell.id);
         {
@@ -189,12 +189,12 @@ impl Keys {
         self.count.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// All cells, as they are found one shard after the other.
+    /// All cells, one shard after the other.
     pub fn all(&self) -> impl Iterator<Item = Arc<KeyCell>> + '_ {
         self.shards.iter().flat_map(cells)
     }
 
-    /// The cells of one of so many parts of the keys (no more than there are shards), of the next one each time.
+    /// The cells of the next of `parts` parts of the keys; a part has at least one shard.
     pub fn some(&self, parts: usize) -> Vec<Arc<KeyCell>> {
         let parts = parts.clamp(1, self.shards.len());
         let at = self.packed_at.fetch_add(1, Ordering::Relaxed) % parts;
@@ -241,7 +241,7 @@ mod tests {
             cell.slot().used = now;
             is_made
         };
-        // Old ones all over, then some that are used each round beside as many that come once.
+        // Old keys in all shards, then keys used each round beside as many used once.
         let mut made = (0..MOST).map(&mut touch).last();
         let (used, once) = (MOST / 4, MOST / 4);
         for round in 1..=8 {
@@ -253,7 +253,7 @@ mod tests {
         }
         let made_once = MOST + 8 * once + used;
         let again = made.unwrap() - made_once;
-        // How many keys a shard gets is up to chance: 162 were seen once.
+        // The keys of a shard vary by chance: 162 were seen once.
         assert!(again < used / 5, "{again} of {used} were made again");
     }
 
@@ -267,7 +267,7 @@ mod tests {
         let in_use: Vec<_> = cells.iter().map(|cell| cell.slot()).collect();
         assert!(keys.cell(&id(1_000), || now).is_none());
         drop(in_use);
-        // There is room again; but it was looked for just now.
+        // There is room again, but the last search was just now.
         assert!(keys.cell(&id(1_000), || now + FULL_FOR_EACH).is_none());
         assert!(
             keys.cell(&id(1_000), || now + 1_000 * FULL_FOR_EACH)

@@ -11,23 +11,23 @@ use crate::clock::{Clock, Ids, Sleep};
 use crate::lock::{KeyId, NameHash, ReplicaId};
 use crate::membership::{Membership, NotSure, Peer, Presence, Ranked};
 
-/// For how long a process that has the store alone promises a lock by its memory alone: the next one waits for that.
+/// The span of volatile promises by a process that has the store alone. The next process waits for it.
 const ALONE_PROMISE: Duration = Duration::from_secs(1);
 
 /// This replica.
 pub(super) struct Local {
     pub id: ReplicaId,
-    /// Where it runs; empty where that is not configured.
+    /// Its configured zone; empty: none.
     pub zone: Arc<str>,
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn Ids>,
-    /// Who else is there, and whether this one may answer (H2).
+    /// The other replicas, and whether this one may answer (H2).
     pub membership: Arc<Membership>,
-    /// Since when it has the store alone, by CLOCK_BOOTTIME; `None` where other replicas share it.
+    /// The start of this replica, by CLOCK_BOOTTIME, if it has the store alone; `None` on a shared store.
     alone_since: Option<Duration>,
-    /// No fence is below it, whatever the clock says.
+    /// The lowest fence, whatever the clock says.
     fence_floor_us: u64,
-    /// True once everything is taken over that an earlier process left, where it had the store alone.
+    /// True once all keys of the last process are taken over; always true on a shared store.
     pub recovered: watch::Sender<bool>,
     stopping: watch::Sender<bool>,
     ended: watch::Sender<bool>,
@@ -56,23 +56,23 @@ impl Local {
         }
     }
 
-    /// From where on fences are taken now, in microseconds since 1970; `None` while the clock is known to be wrong.
+    /// The lower bound of a new fence now, in microseconds since 1970; `None` while the clock is known to be wrong.
     pub fn fence_clock_us(&self) -> Option<u64> {
         let is_right = !self.membership.clock_off();
         is_right.then(|| self.clock.wall_us().max(self.fence_floor_us))
     }
 
-    /// Whether nobody else shares the store.
+    /// Whether this process has the store alone.
     pub fn is_alone(&self) -> bool {
         self.alone_since.is_some()
     }
 
-    /// Waits end, and no call is taken any more.
+    /// Ends waits, and refuses further calls.
     pub fn stop(&self) {
         self.stopping.send_replace(true);
     }
 
-    /// It has stopped, or was fenced: its tasks end.
+    /// Ends the tasks of a stopped or fenced replica.
     pub fn end(&self) {
         self.stop();
         self.ended.send_replace(true);
@@ -92,7 +92,7 @@ impl Local {
         self.ended.subscribe()
     }
 
-    /// Whether this replica may answer now (H2). Asked after the store's acknowledgement, and before anybody hears of it.
+    /// Whether this replica may answer now (H2). Asked after the store's acknowledgement, and before the caller hears of it.
     pub fn sure(&self) -> Result<(), EngineError> {
         self.membership
             .is_sure()
@@ -103,8 +103,8 @@ impl Local {
             })
     }
 
-    /// Until when this replica may answer if no other heartbeat comes through, by CLOCK_BOOTTIME: until then nobody takes
-    /// its keys over.
+    /// The end of this replica's lease without another heartbeat, by CLOCK_BOOTTIME. Until then it may answer, and no other
+    /// replica takes its keys over.
     pub fn sure_until(&self) -> Duration {
         match self.is_alone() {
             true => self.clock.boot().saturating_add(ALONE_PROMISE),
@@ -112,21 +112,19 @@ impl Local {
         }
     }
 
-    /// The same, from now on.
+    /// The rest of that lease.
     pub fn sure_for(&self) -> Duration {
         self.sure_until().saturating_sub(self.clock.boot())
     }
 
-    /// How long a process that has the store alone waits before it serves a key that the process before it may have promised
-    /// by its memory alone.
+    /// The wait of a process that has the store alone before it serves a key with possible volatile promises of its predecessor.
     pub fn left_of_the_one_before(&self) -> Duration {
         self.alone_since.map_or(Duration::ZERO, |since| {
             (since + ALONE_PROMISE).saturating_sub(self.clock.boot())
         })
     }
 
-    /// For how long a lock may be promised that is safe from expiry for so long, and from a crash of this replica until then
-    /// (H7).
+    /// The promise for a lock that does not expire for `valid_for`. A volatile lock is promised no longer than `until` (H7).
     pub fn promise(&self, valid_for: Duration, until: Option<Duration>) -> Duration {
         match until {
             None => valid_for,
@@ -134,28 +132,28 @@ impl Local {
         }
     }
 
-    /// Declares another replica down where it is suspected. Whether its row says that it is down, then.
+    /// Declares another replica down if it is suspected. True if its row says so then.
     pub async fn declare_down(&self, id: ReplicaId) -> Result<bool, EngineError> {
         let is_down = self.membership.declare_down(id).await;
         is_down.map_err(EngineError::of_store)
     }
 
-    /// What is known of a replica.
+    /// The presence of a replica.
     pub fn presence(&self, id: ReplicaId) -> Presence {
         self.membership.presence(id)
     }
 
-    /// Which replica should be the home of a key that is asked for here.
+    /// The replica that should be the home of a key that is called here.
     pub fn ranked(&self, name: NameHash) -> Ranked {
         self.membership.ranked(name, &self.zone)
     }
 
-    /// Whether that is this one.
+    /// Whether this replica is the ranked one.
     pub fn is_ranked(&self, id: &KeyId) -> bool {
         self.ranked(id.name_hash()) == Ranked::Local
     }
 
-    /// Which other replica should be the home of a key that is used in this zone.
+    /// The other replica that should be the home of a key that is used in this zone.
     pub fn next_ranked(&self, id: &KeyId, zone: &str) -> Option<Arc<Peer>> {
         self.membership.next_ranked(id.name_hash(), zone)
     }

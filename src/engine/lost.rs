@@ -10,12 +10,12 @@ use super::slot::{KeyCell, Silence, Slot};
 use crate::key::CommitMode;
 use crate::key::machine::Call;
 
-/// After this a key whose memory was lost is taken over again, if nobody asked for it before.
+/// The pause before a lost key without a call is taken over again.
 const LOST_FOR: Duration = Duration::from_secs(1);
 
 impl KeyShell {
-    /// What was begun never comes back: its task panicked. The machine that waits for it goes, and the next call, or this
-    /// replica after a moment, takes the key over from itself (H11).
+    /// Handles slow work whose task panicked. The waiting machine goes, and the next call, or this replica after a moment,
+    /// takes the key over from itself (H11).
     pub fn lost(self: &Arc<Self>, cell: &Arc<KeyCell>, generation: u64) {
         let mut slot = cell.slot();
         if slot.generation == generation {
@@ -24,9 +24,9 @@ impl KeyShell {
         self.leave(cell, slot);
     }
 
-    /// Forgets what is known of a key, and sees to it that it is taken over.
+    /// Forgets the state of a key, and has it taken over.
     pub fn lose(self: &Arc<Self>, cell: &Arc<KeyCell>, slot: &mut Slot) {
-        // One that panics again and again is not taken over again and again.
+        // A key that panics again and again is taken over once.
         let is_first = !slot.is_lost;
         slot.start_over();
         let lost_for = LOST_FOR.max(self.keep_silent(cell, slot));
@@ -38,7 +38,7 @@ impl KeyShell {
         self.take_over_later(cell, lost_for);
     }
 
-    /// The row of a key is not what its machine knew.
+    /// Handles a row that contradicts the machine of its key.
     pub fn contradicted(self: &Arc<Self>, cell: &Arc<KeyCell>, slot: &mut Slot) {
         slot.is_lost = true;
         let lost_for = LOST_FOR.max(self.keep_silent(cell, slot));
@@ -58,15 +58,14 @@ impl KeyShell {
                 if matches!(error, EngineError::Elsewhere { .. }) {
                     let mut slot = cell.slot();
                     slot.is_lost = false;
-                    // Of a key that is known here the sweep says that it is served.
+                    // Forget the cell if possible: the sweep takes a known key for served.
                     shell.leave(&cell, slot);
                 }
             }
         });
     }
 
-    /// What was known of a key is lost: nothing is answered until all that was promised by memory alone is past (H11). For
-    /// how long that is.
+    /// Silences a key whose state is lost until its volatile promises have passed (H11). Returns the span of the silence.
     pub fn keep_silent(&self, cell: &KeyCell, slot: &mut Slot) -> Duration {
         let promised = match self.commits.mode(&cell.id.table) {
             CommitMode::WriteThrough => Duration::ZERO,
@@ -76,7 +75,7 @@ impl KeyShell {
         promised
     }
 
-    /// What a machine that is gone had attached to sessions: the next one attaches what is still there.
+    /// Detaches the entries of a lost machine from their sessions. The next machine attaches the live ones.
     pub fn detach_lost(self: &Arc<Self>, cell: &KeyCell, slot: &mut Slot) {
         for (seq, session) in std::mem::take(&mut slot.lost_sessions) {
             self.sessions.detach(session, &cell.id, seq);

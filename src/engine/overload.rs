@@ -8,15 +8,15 @@ use super::calls::Engine;
 use super::replica::Replica;
 
 impl Engine {
-    /// When to come again, where a call that begins an entry or a session (`Begins::Entry`), or reads without a lock, would be
-    /// refused now. Refused before it is read, it costs next to nothing.
+    /// The pause before a retry, if such a call would be refused now. A refusal before the message is read costs next to
+    /// nothing.
     pub fn is_overloaded(&self, begins: Begins) -> Option<Duration> {
         let admission = match begins {
             Begins::Entry => &self.shared.begins,
             Begins::Read => &self.shared.reads,
         };
         let replica = self.current().ok()?;
-        // Of several replicas the home of a key decides, which may be another one.
+        // With several replicas the home of the key decides, which may be another one.
         if !replica.local.is_alone() {
             return None;
         }
@@ -25,7 +25,7 @@ impl Engine {
             .map(|TooMuch { again_after }| again_after)
     }
 
-    /// Begins a call that waited for so long to be, unless there is too much in flight.
+    /// Begins a call that `waited` before, unless too many calls are in flight.
     pub(super) fn admitted<'a>(
         admission: &'a Admission,
         replica: &'a Replica,

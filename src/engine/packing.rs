@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-/// When keys to which nothing happens are packed.
+/// The pace at which unused keys are packed.
 #[derive(Debug, Clone, Copy)]
 pub struct Packing {
-    /// What was used since then is not packed.
+    /// The shortest time without use before a key is packed.
     pub unused_for: Duration,
-    /// How often a part of the keys is looked at.
+    /// The pause between looks at a part of the keys.
     pub every: Duration,
-    /// How many parts there are; 64 at most.
+    /// The number of parts; 64 at most.
     pub parts: usize,
 }
 
 impl Default for Packing {
-    /// All keys are looked at in six seconds and a half.
+    /// A look at all keys takes six seconds and a half.
     fn default() -> Self {
         Packing {
             unused_for: Duration::from_secs(2),

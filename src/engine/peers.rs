@@ -12,7 +12,7 @@ pub use crate::membership::{Peer, Presence, Ranked};
 /// Why another replica gave no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum PeerError {
-    /// It could not be called; whether it did what was asked is not known.
+    /// It could not be called; the outcome is unknown.
     #[error("the replica cannot be called: {0}")]
     Unreachable(String),
     /// It refused.
@@ -20,7 +20,7 @@ pub enum PeerError {
     Refused(EngineError),
 }
 
-/// How the engine calls other replicas.
+/// The engine's calls to other replicas.
 #[async_trait]
 pub trait Peers: Send + Sync + 'static {
     /// Tells a replica that a key was handed to it in this term (H4). Best effort: it may be lost, repeated or late.
@@ -29,22 +29,22 @@ pub trait Peers: Send + Sync + 'static {
     /// Tells a replica that a session was handed to it. Best effort as well.
     fn session_given(&self, to: &Peer, session: SessionId);
 
-    /// Tells a replica that sessions have ended, and waits until what lived by them there has ended as well, or for a while:
-    /// those of which that is not so.
+    /// Tells a replica that sessions have ended, and waits a while for the end of their entries there. Returns the sessions
+    /// with entries left.
     async fn sessions_ended(
         &self,
         to: &Peer,
         sessions: &[SessionId],
     ) -> Result<Vec<SessionId>, PeerError>;
 
-    /// Tells a replica that the one of this id is about to stop, and waits until it knows.
+    /// Tells a replica that replica `id` is about to stop, and waits until it knows.
     async fn leaving(&self, to: &Peer, id: ReplicaId) -> Result<(), PeerError>;
 
-    /// A renewal of a session that the replica keeps.
+    /// Renews a session that the replica keeps.
     async fn renew_session(&self, to: &Peer, session: SessionId) -> Result<Renewed, PeerError>;
 }
 
-/// For a replica that has no others.
+/// For a replica without others.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoPeers;
 

@@ -8,21 +8,20 @@ use crate::key::KeyState;
 use crate::lock::{Seq, Tag};
 use fermata_guard::shares;
 
-/// Of so many creates whose callers did not wait for the answer it is noted what they may make, besides those that made an
-/// entry which lives.
+/// Noted creates without a waiting caller, at most, beside those that made a live entry.
 const GONE_MAX: usize = 1_024;
 
-/// Those of one key.
+/// The shares in the queue of one key.
 #[derive(Debug, Default)]
 pub(super) struct QueueShares {
-    /// Of live entries, maybe with some that have ended.
+    /// The shares of live entries, maybe with some ended ones.
     entries: BTreeMap<Seq, Arc<str>>,
-    /// Of creates whose callers did not wait for the answer: they may make an entry all the same.
+    /// The shares of creates without a waiting caller: they may make an entry all the same.
     gone: Vec<(Tag, Arc<str>)>,
 }
 
 impl QueueShares {
-    /// An entry was made, or found again, by one who has this share.
+    /// Notes the share of an entry that was made, or found again.
     pub fn note(&mut self, seq: Seq, share_of: Arc<str>, state: Option<&KeyState>) {
         self.entries.insert(seq, share_of);
         let entries = state.map(|state| &state.entries);
@@ -32,7 +31,7 @@ impl QueueShares {
         }
     }
 
-    /// The caller of a create did not wait for the answer.
+    /// Notes a create whose caller did not wait for the answer.
     pub fn note_gone(&mut self, tag: Tag, share_of: Arc<str>, state: Option<&KeyState>) {
         if share_of.is_empty() {
             return;
@@ -45,15 +44,15 @@ impl QueueShares {
         self.gone.push((tag, share_of));
     }
 
-    /// Whose share the entry uses that became the first one: where that is not known, of the latest who did not wait.
+    /// The share of the entry that became the first one; if unknown, that of the latest create without a waiting caller.
     pub fn of_first(&mut self, seq: Seq) -> Option<Arc<str>> {
         let of_entry = self.entries.remove(&seq);
         of_entry.or_else(|| self.gone.last().map(|(_, share_of)| Arc::clone(share_of)))
     }
 
-    /// Whether one who has this share may make the entry with this tag, where there may be so many: the last tenth of a queue
-    /// is for those who have less than a hundredth of it. One that is there is made no more (I5). What calls that are not answered yet may make counts, of which `asked` has
-    /// the tags and the shares. Whether there is room at all is decided in its turn.
+    /// Whether the client of this share may make the entry with this tag in a queue of `entries_max`: the last tenth is for
+    /// clients with less than a hundredth. An entry that is there is not made again (I5). Unanswered calls, with their tags and
+    /// shares in `asked`, count as well. A full queue is refused later, in its turn.
     pub fn admit<'a>(
         &self,
         (tag, share_of): (Tag, &str),
@@ -68,7 +67,7 @@ impl QueueShares {
         if share_of.is_empty() || is_full || !shares::is_scarce(may_be, entries_max) {
             return true;
         }
-        // What is decided is there before it is answered.
+        // A decided entry is in the queue before its answer.
         let made: HashSet<Tag> = entries.into_iter().flatten().map(|e| e.tag).collect();
         let to_come = asked.clone().filter(|(tag, _)| !made.contains(tag));
         let is_scarce = shares::is_scarce(live + to_come.clone().count(), entries_max);
@@ -101,7 +100,7 @@ mod tests {
         Tag::from_bits(seq.into())
     }
 
-    /// A key with so many entries.
+    /// A key with this many entries.
     fn queue(entries: u64) -> KeyState {
         let entry = |seq: u64| Entry {
             seq: Seq(seq),
@@ -133,20 +132,20 @@ mod tests {
         for seq in 5..=8 {
             shares.note_gone(tag(seq), "one".into(), Some(&state));
         }
-        // One that made nothing.
+        // A create that made nothing.
         shares.note_gone(tag(5_000), "one".into(), Some(&state));
         assert!(admits(&shares, "one", 1));
         assert!(!admits(&shares, "one", 2));
-        // As many as there is room for, and more.
+        // More unanswered calls than there is room for.
         assert!(!admits(&shares, "one", 500));
         assert!(admits(&shares, "other", 500) && admits(&shares, "", 500));
-        // What is there already is no more for not being answered.
+        // An unanswered call counts once with its entry.
         let made = (1..=400).map(|seq| (tag(seq), "one"));
         assert!(shares.admit((tag(0), "one"), Some(&queue(800)), made, MOST));
-        // Nor for being asked for again.
+        // A repeated call makes no other entry.
         let many = (0..500).map(|n| (tag(10_000 + n), "one"));
         assert!(shares.admit((tag(1), "one"), Some(&state), many, MOST));
-        // A queue that is full says so.
+        // A full queue refuses later, in its turn.
         let none = std::iter::empty();
         assert!(shares.admit((tag(0), "one"), Some(&queue(1_000)), none, MOST));
     }
@@ -161,7 +160,7 @@ mod tests {
             assert!(shares.gone.len() <= 100 + GONE_MAX && shares.entries.len() <= 101);
         }
         assert_eq!(shares.of_first(Seq(7)).as_deref(), Some("one"));
-        // That of the latest who did not wait.
+        // The share of the latest create without a waiting caller.
         shares.note_gone(tag(1), "other".into(), Some(&state));
         assert_eq!(shares.of_first(Seq(7)).as_deref(), Some("other"));
     }

@@ -20,21 +20,21 @@ use crate::log_throttle::LogThrottle;
 use crate::store::{KeyStore, StoreError};
 
 const PAGE: usize = 1_000;
-/// How many keys are taken over at once.
+/// Keys taken over at once.
 const AT_ONCE: usize = 32;
-/// After a pass that left keys the next one begins after this, or twenty times what it took.
+/// The shortest pause after a pass that left keys; twenty times the length of the pass if that is longer.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// Closed sessions by which something lives still are looked at again after this, and then ever less often.
+/// The first pause before another look at closed sessions with entries; each pause doubles.
 const FORGET_AGAIN_MIN: Duration = Duration::from_millis(100);
 
 fn failed(error: StoreError) -> EngineError {
     EngineError::Unavailable(error.to_string())
 }
 
-/// Keeps all open sessions. How many there are.
+/// Keeps all open sessions, and returns their number.
 ///
-/// Their rows are not written: they name a process that is gone, and nobody but this one can be their keeper
-/// ([`super::sessions::OwnRows`]). Whatever changes a row later is guarded by its epoch.
+/// Their rows are not written: they name a process that is gone, and only this one can be their keeper
+/// ([`super::sessions::OwnRows`]). The epoch guards every later change of a row.
 pub(super) async fn keep_sessions(sessions: &Sessions) -> Result<usize, EngineError> {
     let mut open = Vec::new();
     let mut after = None;
@@ -48,17 +48,17 @@ pub(super) async fn keep_sessions(sessions: &Sessions) -> Result<usize, EngineEr
             break;
         }
     }
-    // Once all were read, however long that took: each has its whole TTL from here on.
+    // After the reads, however long they took: each session has its whole TTL from here on.
     let (table, now) = (&sessions.table, sessions.time.now());
     for row in &open {
-        // A limit that was lowered since ends none.
+        // A lowered limit ends no session.
         table.keep(row, now, table.reserve_own(&row.identity));
         table.note_inherited(row.id);
     }
     Ok(open.len())
 }
 
-/// Keys that nobody may ask for.
+/// The keys of the last process that may get no call.
 pub(super) struct LeftKeys {
     pub shell: Arc<KeyShell>,
     pub sessions: Arc<Sessions>,
@@ -66,13 +66,13 @@ pub(super) struct LeftKeys {
     pub tables: BTreeSet<TableName>,
 }
 
-/// What one pass did.
+/// The outcome of one pass.
 #[derive(Default)]
 struct Pass {
     taken: usize,
-    /// Those for which there was no room, and those that could not be read.
+    /// The keys without room, and the unreadable ones.
     left: usize,
-    /// The first of them, and why.
+    /// The first of them, and the reason.
     first_left: Option<(String, String)>,
 }
 
@@ -86,8 +86,8 @@ impl Pass {
 }
 
 impl LeftKeys {
-    /// Takes all of them over, however long that takes, or until this replica stops. Then closed sessions can be forgotten:
-    /// until then an entry of a key that was not taken over yet may live by one.
+    /// Takes all keys over, however long that takes, or until this replica stops. Then closed sessions can be forgotten: before,
+    /// a key that is not taken over yet may have entries of one.
     pub async fn run(self) {
         let local = &self.shell.local;
         let mut stopping = local.stopping();
@@ -136,7 +136,7 @@ impl LeftKeys {
                 let listed = self.keys.list_live(table, "", after.as_ref(), PAGE).await;
                 let listed = match listed {
                     Ok(listed) => listed,
-                    // The others of that table are taken over by their next call.
+                    // The other keys of that table are taken over by their next calls.
                     Err(error @ StoreError::Damaged(_)) => {
                         pass.left(|| format!("table {table}"), &error);
                         break;
@@ -158,7 +158,7 @@ impl LeftKeys {
                     let (table, key) = (table.clone(), one.key);
                     (Arc::new(KeyId { table, key }), from)
                 });
-                // Those that were asked for meanwhile are here already. (One whose first call failed is not.)
+                // A key that was called meanwhile is here already, unless its first call failed.
                 let is_here = |id: &KeyId| {
                     self.shell
                         .keys
@@ -178,7 +178,7 @@ impl LeftKeys {
                 if last_page {
                     break;
                 }
-                // Calls come first: this is half of the time at most.
+                // Calls come first: this takes half of the time at most.
                 clock.sleep(clock.boot().saturating_sub(begun)).await;
             }
         }
@@ -192,7 +192,7 @@ impl LeftKeys {
         }
     }
 
-    /// Forgets the rows of sessions that are closed, once nothing lives by them any more.
+    /// Forgets the rows of closed sessions once they have no entries.
     async fn forget_closed(&self) {
         let mut pause = FORGET_AGAIN_MIN;
         while !self.forget_some().await {
@@ -201,7 +201,7 @@ impl LeftKeys {
         }
     }
 
-    /// Those by which nothing lives now. Whether these were all.
+    /// Forgets those without entries now. True if these were all.
     async fn forget_some(&self) -> bool {
         let sessions = &self.sessions;
         let (mut after, mut all) = (None, true);

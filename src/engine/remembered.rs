@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A value that a machine remembers.
+/// The remembered value of a machine.
 #[derive(Debug)]
 pub(super) struct RememberedValue {
-    /// Which one it is; `None` of a key without one.
+    /// Its timestamp; `None` for a key without a value.
     pub timestamp: Option<u64>,
     pub _bytes: CountedBytes,
 }
 
-/// So many bytes of a sum, until this is dropped.
+/// Bytes in a sum, until this is dropped.
 #[derive(Debug)]
 pub(super) struct CountedBytes {
     sum: Arc<AtomicUsize>,
@@ -19,7 +19,7 @@ pub(super) struct CountedBytes {
 }
 
 impl CountedBytes {
-    /// Adds them.
+    /// Adds `bytes`.
     pub fn new(sum: &Arc<AtomicUsize>, bytes: usize) -> Self {
         sum.fetch_add(bytes, Ordering::Relaxed);
         CountedBytes {

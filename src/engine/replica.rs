@@ -9,18 +9,18 @@ use super::sessions::Sessions;
 use super::shell::KeyShell;
 use crate::store::{ReplicaRow, Store};
 
-/// All that serves under one id.
+/// The parts that serve under one id.
 pub(super) struct Replica {
     pub local: Arc<Local>,
-    /// Its row, as it announced itself.
+    /// Its announced row.
     pub row: ReplicaRow,
     /// Runs the machines of keys.
     pub shell: Arc<KeyShell>,
     pub sessions: Arc<Sessions>,
-    /// Keys that go to other replicas.
+    /// Hands keys over to other replicas.
     pub hand_overs: Arc<KeyHandOvers>,
-    /// Keys that come from there.
+    /// Requests keys from other replicas.
     pub requests: Arc<KeyRequests>,
-    /// What operators look at, and reads without a lock.
+    /// For operators, and for reads without a lock.
     pub store: Store,
 }

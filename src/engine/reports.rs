@@ -13,18 +13,18 @@ use crate::key::machine::Report;
 use crate::lock::{EndReason, EndedAs, KeyId, Seq};
 use crate::log_throttle::LogThrottle;
 
-/// Tells operators what machines report.
+/// The reports of machines, for operators.
 pub(super) struct Reports {
     is_alone: bool,
     clock: Arc<dyn Clock>,
     counters: Arc<Counters>,
     activity: Arc<Activity>,
-    /// What the store does to all keys alike must not fill the log.
+    /// Throttled, because a failing store affects all keys alike.
     unknown_outcome: LogThrottle,
 }
 
 impl Reports {
-    /// `is_alone`: the store is this process's alone, so what it takes over is its own from before.
+    /// `is_alone`: only this process uses the store, so it takes over only the keys of its predecessor.
     pub fn new(
         clock: Arc<dyn Clock>,
         counters: Arc<Counters>,
@@ -40,7 +40,7 @@ impl Reports {
         }
     }
 
-    /// A machine reports.
+    /// Handles a report of a machine.
     pub fn report(&self, cell: &KeyCell, slot: &mut Slot, report: &Report) {
         match report {
             Report::Granted {
@@ -56,7 +56,7 @@ impl Reports {
                 end,
                 was_holder,
             } => {
-                // What operators wrote is quoted.
+                // Text of operators is quoted.
                 let (how, by, why) = match end {
                     EndedAs::Lost(EndReason::Forced { by, why }) => (
                         "it was ended by force".to_owned(),
@@ -120,7 +120,7 @@ impl Reports {
         }
     }
 
-    /// The holder is the one that it was before this replica became the home: nobody waited for that.
+    /// The holder held the key before this replica became the home, so it waited for nothing.
     fn kept_on(&self, cell: &KeyCell, slot: &Slot) {
         let Some(state) = slot.machine.state() else {
             return;
@@ -132,14 +132,14 @@ impl Reports {
         }
     }
 
-    /// How long ago an entry was made, by the wall clocks of its creator and of this replica.
+    /// The age of an entry, by the wall clocks of its creator and of this replica.
     fn age(&self, entry: &Entry) -> Duration {
         let age_ms = self.clock.wall_ms().saturating_sub(entry.created_at_ms);
         Duration::from_millis(age_ms.max(0).unsigned_abs())
     }
 
-    /// Who holds a key. Where another replica or an earlier process granted it, nobody knows when: it counts from when the entry
-    /// was made.
+    /// The holder of a key. If another replica or process granted it, the unknown time of the grant is replaced by that of the
+    /// entry's creation.
     fn holder<'a>(&self, slot: &'a Slot) -> Option<HolderNoted<'a>> {
         let holder = slot.machine.state()?.holder()?;
         Some(HolderNoted {
@@ -183,7 +183,7 @@ impl Reports {
         self.activity.estimate(id, now, position)
     }
 
-    /// How many wait behind the holder.
+    /// Notes the number of waiters behind the holder.
     pub fn note_waiters(&self, cell: &KeyCell, slot: &mut Slot) {
         let waiters = slot.machine.state().map_or(0, |state| {
             let holders = usize::from(state.holder().is_some());

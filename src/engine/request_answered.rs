@@ -13,14 +13,14 @@ use crate::lock::{KeyId, Seq};
 use crate::membership::OpenHandOver;
 use crate::store::HandOverSubject;
 
-/// How long a key that was asked for is looked at.
+/// The longest look at a requested key.
 const ASKED_FOR: Duration = Duration::from_secs(5);
-/// How often.
+/// The pause between looks.
 const REREAD_EVERY: Duration = Duration::from_millis(20);
-/// A holder whose calls came here so lately keeps the key here.
+/// A holder with a call at this home within this time keeps the key here.
 const SERVED_LATELY: Duration = Duration::from_secs(1);
 
-/// Answers a request: the key is given, when that is due, or the session.
+/// Answers a request: hands the key over when that is due, or the session at once.
 pub(super) async fn answer(shell: &Arc<KeyShell>, sessions: &Arc<Sessions>, open: OpenHandOver) {
     match open.request.subject.clone() {
         HandOverSubject::Key { key, term } => give_key(shell, open, key, term).await,
@@ -53,7 +53,7 @@ async fn give_key(shell: &Arc<KeyShell>, open: OpenHandOver, key: KeyId, mut ter
         let seen = cell.and_then(|cell| KeyUse::of(&cell.slot()));
         let asked_for = now.saturating_sub(asked_at);
         match seen {
-            // The key was given, or taken over, since.
+            // The key was handed or taken over since.
             Some(seen) if seen.term > term => return forget(open).await,
             Some(seen) if seen.term < term => return,
             Some(seen) => {
@@ -62,28 +62,28 @@ async fn give_key(shell: &Arc<KeyShell>, open: OpenHandOver, key: KeyId, mut ter
                     break;
                 }
             }
-            // Forgotten, or never heard of (H11): nobody but this replica can give it, so it takes it up again.
+            // Forgotten, or never known (H11): only this replica can hand it over, so it takes it over from itself.
             None => {
                 let from = shell.local.id;
                 match shell.asked(&id, Call::TakeOver { from }).await {
                     Ok(Answer::Home(home)) if home.term == term.saturating_add(1) => {
                         term = home.term;
                     }
-                    // It is another's by now: the request means nothing any more.
+                    // Another replica is the home by now: the request is stale.
                     Err(EngineError::Elsewhere { .. }) => return forget(open).await,
                     Ok(_) | Err(_) => return,
                 }
             }
         }
         if asked_for >= ASKED_FOR {
-            // While it stands the request comes again.
+            // A standing request comes again.
             return;
         }
         shell.local.clock.sleep(REREAD_EVERY).await;
     }
     match shell.local.presence(request.to) {
         Presence::Live(_) => {}
-        // Another one may ask for it, too.
+        // Another replica may request the key, too.
         Presence::Local | Presence::Down => return forget(open).await,
         Presence::Suspected | Presence::Unsure => return,
     }
@@ -100,21 +100,21 @@ async fn give_key(shell: &Arc<KeyShell>, open: OpenHandOver, key: KeyId, mut ter
     }
 }
 
-/// What a request meets.
+/// The use of a requested key.
 #[derive(Clone, Copy, Debug)]
 struct KeyUse {
     term: u64,
     holder: Option<Seq>,
-    /// When the holder was served here last, by CLOCK_BOOTTIME.
+    /// The last call of the holder here, by CLOCK_BOOTTIME.
     served_at: Option<Duration>,
-    /// The same of the moment at which this replica became the home.
+    /// The moment when this replica became the home, by CLOCK_BOOTTIME.
     home_since: Duration,
-    /// The holder held the key before that, and was not heard of here.
+    /// The holder held the key before that, and has made no call here.
     is_inherited: bool,
 }
 
 impl KeyUse {
-    /// `None` where this replica does not serve the key.
+    /// `None` if this replica does not serve the key.
     fn of(slot: &Slot) -> Option<KeyUse> {
         let state = slot.machine.state()?;
         let holder = state.holder().map(|holder| holder.seq);
@@ -128,8 +128,8 @@ impl KeyUse {
         })
     }
 
-    /// A key is given while nobody holds it, or its holder's calls do not come here. While they do, other replicas get
-    /// it at the holder's end, once their request stood for as long as a holder may be silent.
+    /// A key is handed over while nobody holds it, or while its holder makes no calls here. Otherwise it goes at the end of a
+    /// holder, once the request is as old as a holder may be silent.
     fn is_due(&self, now: Duration, asked_for: Duration, first_holder: Option<Seq>) -> bool {
         let lately = |at: Duration| now.saturating_sub(at) < SERVED_LATELY;
         if self.holder.is_none() {

@@ -11,9 +11,9 @@ use crate::key::machine::Call;
 use crate::lock::{KeyId, ReplicaId};
 use crate::store::{ClusterStore, HandOverRequest, HandOverSubject, KeyStore, Store};
 
-/// How long a key is waited for: until a home that crashed when it was asked is known to be down.
+/// The longest wait for a key: a home that crashes after the request is known to be down by then.
 const REQUESTED_FOR: Duration = Duration::from_secs(7);
-/// How often it is looked for meanwhile.
+/// The pause between looks meanwhile.
 const REREAD_EVERY: Duration = Duration::from_millis(100);
 
 fn no_way() -> EngineError {
@@ -22,7 +22,7 @@ fn no_way() -> EngineError {
     )
 }
 
-/// Asks homes for keys, through the store.
+/// Requests keys from their homes, through the store.
 pub(super) struct KeyRequests {
     shell: Arc<KeyShell>,
     keys: Arc<dyn KeyStore>,
@@ -40,7 +40,7 @@ impl KeyRequests {
         }
     }
 
-    /// Asks for a key, and waits until this replica is its home, or somebody else than `from` is.
+    /// Requests a key, and waits until its home is this replica, or any other than `from`.
     pub async fn request(
         self: &Arc<Self>,
         id: &Arc<KeyId>,
@@ -70,10 +70,10 @@ impl KeyRequests {
         let state = state.map_err(EngineError::of_store)?;
         let home = state.and_then(|state| state.home);
         let Some(home) = home.filter(|home| home.replica == from) else {
-            // Somebody else was quicker: the next try says who.
+            // Another replica was quicker: the next try names it.
             return Ok(());
         };
-        // A request is for one term: the key may have been here and gone back before this looked.
+        // A request is for one term: the key may have come and gone back between two looks.
         let mut asked_in = None;
         let mut term = home.term;
         let until = self.shell.local.clock.boot().saturating_add(REQUESTED_FOR);
@@ -105,7 +105,7 @@ impl KeyRequests {
                 Err(EngineError::Elsewhere { home, version }) if home == from => {
                     term = term.max(version);
                 }
-                // The store answered nothing: it is looked for again.
+                // The store did not answer: look again.
                 Err(EngineError::Unavailable(_)) => {}
                 Err(error) => return Err(error),
             }

@@ -9,24 +9,24 @@ use tokio::sync::watch;
 use super::api::EngineError;
 use crate::lock::KeyId;
 
-/// How many keys may be asked for at once: as many as a home works at.
+/// Keys requested at once: as many as a home works on.
 const OPEN_MAX: usize = 500;
 
 type RequestOutcome = Option<Result<(), EngineError>>;
 type OpenRequests = HashMap<Arc<KeyId>, watch::Receiver<RequestOutcome>>;
 
-/// The requests that are open.
+/// The open requests.
 #[derive(Debug, Default)]
 pub(super) struct Requests(Arc<Mutex<OpenRequests>>);
 
-/// A request that this call is to make.
+/// A request that this call has to make.
 pub(super) struct OpenRequest {
     open: Arc<Mutex<OpenRequests>>,
     id: Arc<KeyId>,
     outcome: watch::Sender<RequestOutcome>,
 }
 
-/// What becomes of a request, whoever made it.
+/// The outcome of a request, for all its callers.
 pub(super) struct Awaited(watch::Receiver<RequestOutcome>);
 
 fn locked(open: &Mutex<OpenRequests>) -> MutexGuard<'_, OpenRequests> {
@@ -34,7 +34,7 @@ fn locked(open: &Mutex<OpenRequests>) -> MutexGuard<'_, OpenRequests> {
 }
 
 impl Requests {
-    /// Joins the request for a key; where there is none, the caller has to make it. `None`: too many are open.
+    /// Joins the request for a key; if there is none, the caller has to make it. `None`: too many are open.
     pub fn join(&self, id: &Arc<KeyId>) -> Option<(Awaited, Option<OpenRequest>)> {
         let mut open = locked(&self.0);
         if let Some(outcome) = open.get(id) {
@@ -55,7 +55,7 @@ impl Requests {
 }
 
 impl OpenRequest {
-    /// Tells all who wait. Who comes after this asks anew.
+    /// Tells all waiting calls. A later call makes a new request.
     pub fn done(self, outcome: Result<(), EngineError>) {
         locked(&self.open).remove(&self.id);
         self.outcome.send_replace(Some(outcome));
@@ -65,7 +65,7 @@ impl OpenRequest {
 impl Drop for OpenRequest {
     fn drop(&mut self) {
         let mut open = locked(&self.open);
-        // Not that of who came after `done`.
+        // Not a new request after `done`.
         if open
             .get(&self.id)
             .is_some_and(|of| of.same_channel(&self.outcome.subscribe()))
@@ -76,7 +76,7 @@ impl Drop for OpenRequest {
 }
 
 impl Awaited {
-    /// `None` where whoever made the request panicked.
+    /// `None` if the task of the request panicked.
     pub async fn outcome(mut self) -> RequestOutcome {
         let outcome = self.0.wait_for(Option::is_some).await;
         outcome.ok().and_then(|outcome| outcome.clone())

@@ -24,14 +24,14 @@ use crate::lock::{KeyId, Seq, SessionId};
 use crate::session::Observed;
 use fermata_guard::shares;
 
-/// The machines of the keys of a replica, and what runs them.
+/// The machines of a replica's keys, and their runtime.
 pub(super) struct KeyShell {
     pub local: Arc<Local>,
     pub keys: Keys,
     pub values: Values,
     pub time: Arc<Time>,
     pub limits: KeyLimits,
-    /// The shortest TTL that an entry may have.
+    /// The shortest TTL of an entry.
     pub ttl_min: Duration,
     pub commits: Arc<Commits>,
     pub io: Arc<KeyIo>,
@@ -39,7 +39,7 @@ pub(super) struct KeyShell {
     pub reports: Reports,
 }
 
-/// What was begun for a machine and takes time. Dropped before it came back, its task panicked.
+/// Slow work in flight for a machine. If it is dropped before it came back, its task panicked.
 struct Begun {
     shell: Arc<KeyShell>,
     cell: Arc<KeyCell>,
@@ -56,7 +56,7 @@ impl Begun {
 
 impl Drop for Begun {
     fn drop(&mut self) {
-        // Dropped at the end of the process as well, where nothing is to be done any more.
+        // The end of the process drops it as well: then nothing is to be done.
         if !self.came_back && std::thread::panicking() {
             self.shell.lost(&self.cell, self.generation);
         }
@@ -64,14 +64,14 @@ impl Drop for Begun {
 }
 
 impl KeyShell {
-    /// Something happened to a key.
+    /// Gives an event to the machine of a key.
     pub fn handle_event(self: &Arc<Self>, cell: &Arc<KeyCell>, event: Event) {
         let mut slot = cell.slot();
         self.run(cell, &mut slot, event);
         self.leave(cell, slot);
     }
 
-    /// As [`KeyShell::handle_event`], of what was begun by the machine of this generation.
+    /// As [`KeyShell::handle_event`], if the machine of this generation, which began the work, is still there.
     fn came_back(self: &Arc<Self>, cell: &Arc<KeyCell>, generation: u64, event: Event) {
         let mut slot = cell.slot();
         if slot.generation == generation {
@@ -80,7 +80,7 @@ impl KeyShell {
         self.leave(cell, slot);
     }
 
-    /// Hands a call in. `Err` gives the listener back where the cell was forgotten meanwhile: look it up anew.
+    /// Hands a call in. `Err` returns the listener if the cell was forgotten meanwhile: look the cell up anew.
     pub fn call(
         self: &Arc<Self>,
         cell: &Arc<KeyCell>,
@@ -93,12 +93,12 @@ impl KeyShell {
             return Err(listener);
         }
         if slot.silence == Silence::Due {
-            // A panic outside of the machine lost it.
+            // A panic outside of the machine lost its state.
             self.keep_silent(cell, &mut slot);
         }
         let id = CallId(slot.next_call);
         slot.next_call += 1;
-        // It would have to be given away again.
+        // A stopping replica would have to hand the key over again.
         let takes = matches!(call, Call::TakeOver { .. } | Call::Adopt { .. });
         if takes && self.local.is_stopping() {
             refuse(listener, "this replica is stopping");
@@ -106,11 +106,11 @@ impl KeyShell {
         }
         if slot.is_silent(self.local.clock.boot()) {
             let why =
-                "what this replica knew of the key was lost, and what it promised is not past";
+                "the in-memory state of this key was lost; waiting until its promises have passed";
             refuse(listener, why);
             return Ok(id);
         }
-        // What was given out in the term that it names is forgotten: that takes another term.
+        // The state of the adopted term is lost, so the key needs another term.
         let call = match call {
             Call::Adopt { .. } if slot.is_lost => Call::TakeOver {
                 from: self.local.id,
@@ -152,7 +152,7 @@ impl KeyShell {
         Ok(id)
     }
 
-    /// Nobody waits for a call any longer.
+    /// The caller no longer waits for a call.
     pub fn call_gone(self: &Arc<Self>, cell: &Arc<KeyCell>, call: CallId) {
         let mut slot = cell.slot();
         if let Some(gone) = slot.calls.remove(&call) {
@@ -162,7 +162,7 @@ impl KeyShell {
         self.leave(cell, slot);
     }
 
-    /// Sets the alarm, and forgets a key of which nothing is known.
+    /// Sets the alarm, and forgets the key if nothing is lost by that.
     pub(super) fn leave(self: &Arc<Self>, cell: &Arc<KeyCell>, mut slot: SlotGuard<'_>) {
         self.set_alarm(cell, &mut slot);
         self.reports.note_waiters(cell, &mut slot);
@@ -176,7 +176,7 @@ impl KeyShell {
         }
     }
 
-    /// An alarm that is early is set again when it fires, so a later moment moves nothing.
+    /// Moves the alarm only to an earlier moment: an early alarm is set again when it fires.
     fn set_alarm(&self, cell: &KeyCell, slot: &mut Slot) {
         let due = slot.machine.due(self.commits.rules(&cell.id.table));
         let is_set = |at: Observed| slot.alarm.is_some_and(|(set, _)| set <= at);
@@ -196,7 +196,7 @@ impl KeyShell {
         }
     }
 
-    /// The alarm of a key fired.
+    /// Handles the alarm of a key.
     pub fn alarm_fired(self: &Arc<Self>, id: &KeyId) {
         let Some(cell) = self.keys.find(id) else {
             return;
@@ -207,7 +207,7 @@ impl KeyShell {
         self.leave(&cell, slot);
     }
 
-    /// A panic in here costs what is known of this key, and neither its caller nor other keys anything.
+    /// Runs the machine. A panic loses the state of this key, and harms neither the caller nor other keys.
     fn run(self: &Arc<Self>, cell: &Arc<KeyCell>, slot: &mut Slot, event: Event) {
         let run = AssertUnwindSafe(|| self.run_all(cell, slot, event));
         if catch_unwind(run).is_err() {
@@ -251,7 +251,7 @@ impl KeyShell {
         }
     }
 
-    /// Does what a machine wants done, or begins it. What happens by that at once, if anything.
+    /// Performs an effect, or begins it. Returns the event that follows at once, if any.
     fn perform(
         self: &Arc<Self>,
         cell: &Arc<KeyCell>,
@@ -302,7 +302,7 @@ impl KeyShell {
         None
     }
 
-    /// Does what takes time in a task of its own.
+    /// Does slow work in a task of its own.
     fn begin<W, F>(self: &Arc<Self>, cell: &Arc<KeyCell>, slot: &Slot, work: W)
     where
         W: FnOnce(Arc<KeyIo>, Arc<KeyId>) -> F,
@@ -329,7 +329,7 @@ impl KeyShell {
         });
     }
 
-    /// Answers a call. What nobody heard is told to the machine, where it matters.
+    /// Answers a call. Returns an event if nobody received a HELD, or the begin of a watch.
     fn answer(&self, slot: &mut Slot, call: CallId, answer: CallResult) -> Option<Event> {
         let held = match &answer {
             Ok(Answer::Held { entry, .. }) => Some(*entry),
@@ -383,7 +383,7 @@ impl KeyShell {
                 let ttl = self.sessions.table.ttl_of(session)?;
                 Some(Event::SessionTtl { session, ttl })
             }
-            // Where no other replica is, each open session is known.
+            // A replica without others knows each open session.
             Attached::Unknown if self.local.is_alone() => {
                 self.sessions
                     .table
@@ -407,7 +407,7 @@ impl AttachedKeys for KeyShell {
     }
 }
 
-/// Answers a call that is not handed in.
+/// Refuses a call before the machine gets it.
 fn refuse(listener: Listener, why: &str) {
     refuse_with(listener, KeyError::StoreUnavailable(why.into()));
 }
@@ -420,6 +420,6 @@ fn refuse_with(listener: Listener, why: KeyError) {
     else {
         return;
     };
-    // Whoever asked may be gone.
+    // The caller may be gone.
     let _ = reply.send(Err(why.into()));
 }

@@ -16,17 +16,17 @@ use super::slot::{KeyCell, Slot};
 use crate::key::{CommitMode, Entry, Home, KeyState};
 use crate::lock::{Key, KeyId, Liveness, SessionId, TableName};
 
-/// How many rows one call looks at, at most, to fill its page.
+/// Rows that one call reads to fill its page, at most.
 const ROWS_READ_MAX: usize = 10_000;
-/// How many it looks at at once, where not all of them are on the page …
+/// Rows of one read if the page leaves some out …
 const ROWS_AT_ONCE: usize = 1_000;
-/// … and at first: queues may be long.
+/// … and of the first read: queues may be long.
 const ROWS_AT_FIRST: usize = 64;
-/// How many entries it looks at, at most: a page of long queues is short.
+/// Entries that one call reads, at most: a page of long queues is short.
 const ENTRIES_MAX: usize = 100_000;
-/// How many of one read are enough for the next one to be of fewer rows.
+/// Entries in one read above which the next one has fewer rows.
 const ENTRIES_AT_ONCE: usize = 10_000;
-/// After so many keys in memory others may run.
+/// Keys in memory between two yields to other tasks.
 const KEYS_AT_ONCE: usize = 1_024;
 
 impl KeyFilter {
@@ -42,13 +42,13 @@ impl KeyFilter {
 }
 
 impl Engine {
-    /// Whether the homes of keys of this table know more than their rows.
+    /// Whether homes of this table's keys know more than their rows.
     pub fn is_write_back(&self, table: &TableName) -> bool {
         self.current()
             .is_ok_and(|replica| replica.shell.commits.is_write_back(table))
     }
 
-    /// Shows one key, also one that was never locked, as its row says.
+    /// Shows one key from its row, even if it was never locked.
     pub async fn describe_row(&self, id: &KeyId) -> Result<Described, EngineError> {
         let replica = self.current()?;
         let id = self.id_of(id.clone())?;
@@ -57,7 +57,7 @@ impl Engine {
         Ok(replica.described_row(KeyId::clone(&id), state.unwrap_or_default()))
     }
 
-    /// Shows one key from the memory of this replica; `None` where it does not serve the key.
+    /// Shows one key from the memory of this replica; `None` if it does not serve the key.
     pub fn describe_here(&self, id: &KeyId) -> Result<Option<Described>, EngineError> {
         let replica = self.current()?;
         let id = self.id_of(id.clone())?;
@@ -67,13 +67,13 @@ impl Engine {
         Ok(described)
     }
 
-    /// What is left of a session, where this replica keeps it.
+    /// The rest of a session's lease, if this replica keeps it.
     pub fn session_left(&self, session: SessionId) -> Option<LeaseLeft> {
         self.current().ok()?.session_left(session)
     }
 
-    /// Lists rows with live entries, `limit` at most. A page may be short, or empty, before the last one: so many rows are
-    /// looked at as that takes, but no further ones once `within` has passed.
+    /// Lists rows with live entries, `limit` at most. A page before the last one may be short or empty: reading ends at a bound
+    /// of rows and entries, and once `within` has passed.
     pub async fn list_rows(
         &self,
         filter: &KeyFilter,
@@ -82,7 +82,7 @@ impl Engine {
     ) -> Result<Page<Described, Key>, EngineError> {
         let replica = self.current()?;
         let limit = self.page_of(filter, limit)?;
-        // One read may pass over the whole table, however few rows it is for.
+        // One read may pass over the whole table, however few rows it asks for.
         let most_at_once = match filter.contended {
             true => limit.max(ROWS_AT_ONCE),
             false => limit,
@@ -132,8 +132,8 @@ impl Engine {
         }
     }
 
-    /// Lists keys that this replica serves and that have live entries, `limit` at most, from its memory; and says which of
-    /// `rows` it serves and would not list.
+    /// Lists keys with live entries from the memory of this replica, their home, `limit` at most. Names the `rows` that it
+    /// serves and does not list.
     pub async fn list_here(
         &self,
         filter: &KeyFilter,
@@ -196,7 +196,7 @@ impl Engine {
         Ok(ServedKeys { page, left_out })
     }
 
-    /// How many keys are on a page, of a table that there is.
+    /// The size of a page, after a check of the table.
     fn page_of(&self, filter: &KeyFilter, limit: usize) -> Result<usize, EngineError> {
         match self.shared.tables.contains(&filter.table) {
             true => Ok(limit.clamp(1, self.shared.limits.page_size_max)),
@@ -206,7 +206,7 @@ impl Engine {
 }
 
 impl Replica {
-    /// Whether a key is listed by what this replica knows of it; `None` where it does not serve it.
+    /// Whether this replica lists a key; `None` if it does not serve it.
     fn is_listed(&self, filter: &KeyFilter, slot: &Slot) -> Option<bool> {
         let mode = self.shell.commits.mode(&filter.table);
         Some(filter.fits_queue(slot.machine.shown(mode)?))

@@ -20,16 +20,16 @@ use crate::key::machine::{Answer, CallError, CallId, EntryRef, EntryStatus, Even
 use crate::lock::{KeyId, Liveness, Seq, SessionId, Tag};
 use crate::session::Observed;
 
-/// So long after it was read a value is read again, for the next one who needs it (H9).
+/// The age at which a remembered value is read again before its next use (H9).
 const BELIEVED_FOR: Duration = Duration::from_secs(60);
 
-/// What a call brought.
+/// The result of a call.
 pub(super) type CallResult = Result<Answer, CallError>;
 
-/// A key is in use once its home was called over so long a time: one that is used once is not.
+/// A key is in use once its home was called over this span, so a single use does not count.
 const IN_USE_FOR: Duration = Duration::from_secs(1);
 
-/// Who waits for the answer of a call, or for news.
+/// The receiver of a call's answer, or of news.
 pub(super) enum Listener {
     Answer(oneshot::Sender<CallResult>),
     Watch {
@@ -41,83 +41,83 @@ pub(super) enum Listener {
 /// A call that was handed to the machine.
 pub(super) struct PendingCall {
     pub listener: Listener,
-    /// Whose share the entry uses that it makes, where that is known.
+    /// The client that the new entry counts for, if known.
     pub share_of: Option<Arc<str>>,
-    /// The tag of that entry, where it names no identity.
+    /// The tag of that entry, if it has no identity.
     pub makes: Option<Tag>,
 }
 
-/// How long nothing is answered of a key whose machine was lost (H11).
+/// The silence about a key after its machine was lost (H11).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Silence {
-    /// No machine was lost, or what it promised is past.
+    /// No machine was lost, or its promises have passed.
     No,
-    /// One was; until when is still to be noted.
+    /// A machine was lost; the end of the silence is not set yet.
     Due,
-    /// Until what it promised by its memory alone is past, by CLOCK_BOOTTIME.
+    /// Until its volatile promises have passed, by CLOCK_BOOTTIME.
     Until(Duration),
 }
 
-/// What the shell has of one key.
+/// The state of one key in the shell.
 pub(super) struct Slot {
     pub machine: Machine,
-    /// Raised when the machine is replaced: what an older one began is not told to this one.
+    /// Raised when the machine is replaced, so that outcomes for an older machine are dropped.
     pub generation: u64,
     pub next_call: u64,
     pub calls: HashMap<CallId, PendingCall>,
-    /// The live entries here that live by sessions.
+    /// The live entries in sessions.
     pub sessions: BTreeMap<Seq, SessionId>,
-    /// Those of a machine that is gone, which are attached still.
+    /// The entries of a lost machine that are still attached to sessions.
     pub lost_sessions: BTreeMap<Seq, SessionId>,
     pub alarm: Option<AlarmAt>,
-    /// How many waited when this was noted for operators.
+    /// The last number of waiters noted for operators.
     pub waiters: usize,
-    /// The holder that was granted the key here last, and how long it had waited for that.
+    /// The last holder granted here, and its wait.
     pub granted_after: Option<(Seq, Duration)>,
-    /// When it was used last, by CLOCK_BOOTTIME.
+    /// The last use, by CLOCK_BOOTTIME.
     pub used: Duration,
-    /// When a client called last, as far as that is remembered, by CLOCK_BOOTTIME.
+    /// The last call of a client, if remembered, by CLOCK_BOOTTIME.
     pub called: Option<Duration>,
-    /// Since when this replica is the home, by CLOCK_BOOTTIME.
+    /// The moment when this replica became the home, by CLOCK_BOOTTIME.
     pub home_since: Option<Duration>,
-    /// The holder that was served last, and when, by CLOCK_BOOTTIME.
+    /// The last served holder, and the moment, by CLOCK_BOOTTIME.
     pub served: Option<(Seq, Duration)>,
-    /// When the store was asked for the value last, by CLOCK_BOOTTIME. What this home writes says nothing of what others wrote.
+    /// The last read of the value from the store, by CLOCK_BOOTTIME. A write does not count: it shows no write of others.
     pub read_at: Option<Duration>,
-    /// A panic lost what was known, and the key was not taken over since.
+    /// The state was lost, and the key was not taken over since.
     pub is_lost: bool,
     pub silence: Silence,
-    /// It is no longer in the registry: look it up anew.
+    /// The cell is no longer in the registry: look it up anew.
     pub removed: bool,
-    /// The value that its machine remembers, as it was counted.
+    /// The remembered value of the machine, as counted.
     pub value: Option<RememberedValue>,
-    /// From where it is used.
+    /// The zones of its calls.
     pub users: Users,
-    /// It stands among those that are looked at for room.
+    /// It stands in the queue of remembered values.
     pub is_queued: bool,
-    /// The entry that was first when it was noted whose the key is.
+    /// The first entry at the last note of the owner.
     pub first: Option<Seq>,
-    /// Whose shares the entries use that name no identity.
+    /// The shares of entries without an identity.
     pub shares: QueueShares,
 }
 
 /// One key.
 pub(super) struct KeyCell {
     pub id: Arc<KeyId>,
-    /// Whose it is while it has live entries here; 0: it has none. Changed by whoever has the slot.
+    /// The owner while the key has live entries here; 0: none. Changed only under the mutex of the state.
     owner: AtomicU32,
     state: Mutex<CellState>,
 }
 
-/// What a cell has.
+/// The state of a cell.
 enum CellState {
     InUse(Box<Slot>),
-    /// Nothing happened to it for a while. Nothing is lost of it, or known to memory alone.
+    /// An unused key. Nothing of it is lost, or known to memory alone.
     Packed {
         slot: Box<[u8]>,
-        /// When it was used last, where nobody locks it: it may be forgotten.
+        /// The last use of an idle key, which may be forgotten.
         idle_since: Option<Duration>,
-        /// When it is packed anew, without what it remembers of ended entries.
+        /// The time to pack it anew, without its memory of ended entries.
         forget_at: Option<Observed>,
     },
 }
@@ -131,23 +131,23 @@ impl KeyCell {
         }
     }
 
-    /// Whose it is, where it has live entries here.
+    /// The owner, if the key has live entries here.
     pub fn owner(&self) -> Option<Owner> {
         Owner::new(self.owner.load(Ordering::Relaxed))
     }
 
-    /// The slot, unless somebody has it now.
+    /// The slot, unless its mutex is taken.
     pub fn try_slot(&self) -> Option<SlotGuard<'_>> {
         self.state.try_lock().ok().map(SlotGuard::new)
     }
 
-    /// The slot, unless somebody has it now or it is packed.
+    /// The slot, unless its mutex is taken or it is packed.
     pub fn slot_in_use(&self) -> Option<SlotGuard<'_>> {
         let state = self.state.try_lock().ok()?;
         matches!(*state, CellState::InUse(_)).then(|| SlotGuard::new(state))
     }
 
-    /// When it was used last, where nobody works at it and nobody has it now.
+    /// The last use of an idle key; `None` if its mutex is taken.
     pub fn idle_since(&self) -> Option<Duration> {
         match &*self.state.try_lock().ok()? {
             CellState::InUse(slot) => slot.is_idle().then_some(slot.used),
@@ -155,7 +155,7 @@ impl KeyCell {
         }
     }
 
-    /// Whether it is packed. What is asked of all keys at once is answered by that: nobody unpacks them all.
+    /// Whether it is packed. This answers questions about all keys, so that nothing unpacks them all.
     fn is_packed(&self) -> bool {
         let state = self.state.lock();
         state.is_ok_and(|state| matches!(*state, CellState::Packed { .. }))
@@ -178,7 +178,7 @@ impl KeyCell {
 
     /// As [`Machine::is_to_hand_over`].
     pub fn is_to_hand_over(&self) -> bool {
-        // One that is packed and not idle is held.
+        // A packed key that is not idle is held.
         match self.is_packed() {
             true => self.idle_since().is_none(),
             false => self.slot().machine.is_to_hand_over(),
@@ -190,8 +190,8 @@ impl KeyCell {
         !self.is_packed() && self.slot().machine.is_ahead_of_row()
     }
 
-    /// When a client called last for a key of which this replica is the home, where clients did so for a while, by
-    /// CLOCK_BOOTTIME, or from whom it came after `leaving`. Of a key that is packed nobody did for seconds.
+    /// The last call, by CLOCK_BOOTTIME, if this replica is the home and the key is in use. A key that came since `leaving` is
+    /// in use; a packed one is not.
     pub fn in_use_at(&self, leaving: Duration) -> Option<Duration> {
         if self.is_packed() {
             return None;
@@ -210,8 +210,7 @@ impl KeyCell {
         !self.is_packed() && self.slot().machine.has_volatile()
     }
 
-    /// The slot; where a panic left it half changed, with a machine that knows nothing: that one takes the key over from
-    /// itself.
+    /// The slot. If a panic left it half changed, its machine starts over and takes the key over from this replica itself.
     pub fn slot(&self) -> SlotGuard<'_> {
         match self.state.lock() {
             Ok(state) => SlotGuard::new(state),
@@ -225,8 +224,8 @@ impl KeyCell {
         }
     }
 
-    /// Packs the slot where it was not used since, by CLOCK_BOOTTIME, and nobody has it now. Whether it did. One that
-    /// remembers the value is not, before that is to be read again anyway.
+    /// Packs the slot if it was not used after `unused_since` (CLOCK_BOOTTIME) and its mutex is free. Returns whether it did.
+    /// A slot with a remembered value is not packed.
     pub fn pack(&self, unused_since: Duration, now: Observed, span: Duration) -> bool {
         let Ok(mut state) = self.state.try_lock() else {
             return false;
@@ -254,10 +253,10 @@ impl KeyCell {
     }
 }
 
-/// The slot of a key, for as long as this has it.
+/// The slot of a key, under its mutex.
 pub(super) struct SlotGuard<'a> {
     state: MutexGuard<'a, CellState>,
-    /// Of one that was packed: when it had been used last.
+    /// The last use of a slot that was packed before.
     was_packed: Option<Duration>,
 }
 
@@ -282,7 +281,7 @@ impl Deref for SlotGuard<'_> {
     fn deref(&self) -> &Slot {
         match &*self.state {
             CellState::InUse(slot) => slot,
-            // It was made to be in use by `new`, and is not packed by anybody else while this has the mutex.
+            // `new` unpacked it, and nobody else packs it while this guard has the mutex.
             CellState::Packed { .. } => unreachable!("a slot that somebody has is packed"),
         }
     }
@@ -299,7 +298,7 @@ impl DerefMut for SlotGuard<'_> {
 }
 
 impl Drop for SlotGuard<'_> {
-    /// Who only looked at it leaves it packed.
+    /// A mere look leaves the slot packed.
     fn drop(&mut self) {
         if let Some(used) = self.was_packed
             && self.used == used
@@ -311,7 +310,7 @@ impl Drop for SlotGuard<'_> {
     }
 }
 
-/// What is left of a slot. Times are in nanoseconds.
+/// A packed slot. Times are in nanoseconds.
 #[derive(Clone, PartialEq, Message)]
 struct PackedSlot {
     #[prost(bytes = "vec", tag = "1")]
@@ -340,7 +339,7 @@ struct PackedSlot {
 }
 
 impl Slot {
-    /// Of a key that nothing is known about.
+    /// The slot of an unknown key.
     fn new() -> Self {
         Slot {
             machine: Machine::new(),
@@ -368,20 +367,20 @@ impl Slot {
         }
     }
 
-    /// Notes whose share an entry uses that was made, or found again.
+    /// Notes the share of an entry that was made, or found again.
     pub fn note_share(&mut self, seq: Seq, share_of: Arc<str>) {
         if share_of.is_empty() {
             return;
         }
         if self.first == Some(seq) {
-            // As whose it was noted was not known yet.
+            // The owner was noted without this share.
             self.first = None;
         }
         self.shares
             .note(seq, share_of, self.machine.state().map(Arc::as_ref));
     }
 
-    /// Nobody waits for this call any longer; what it makes uses the same share.
+    /// The caller is gone; an entry that its call makes uses the same share.
     pub fn note_gone(&mut self, gone: PendingCall) {
         if let (Some(share_of), Some(tag)) = (gone.share_of, gone.makes) {
             let state = self.machine.state().map(Arc::as_ref);
@@ -389,13 +388,13 @@ impl Slot {
         }
     }
 
-    /// What this entry lives by, where it is a live one here.
+    /// The lease of a live entry.
     pub fn liveness_of(&self, seq: Seq) -> Option<Liveness> {
         Some(self.machine.state()?.entry(seq)?.liveness)
     }
 
-    /// Whether one who has this share, and no identity, may make the entry with this tag, where there may be so many. (Of
-    /// identities the entries themselves say.)
+    /// Whether a client without an identity may make the entry with this tag within its share. (Entries name identities
+    /// themselves.)
     pub fn admit_to_queue(&self, tag: Tag, share_of: &str, entries_max: usize) -> bool {
         let asked = self
             .calls
@@ -406,8 +405,7 @@ impl Slot {
             .admit((tag, share_of), state, asked, entries_max)
     }
 
-    /// Notes whose the key is: of the identity whose live entry is first; where that has none, of the machine that this came from, as far as
-    /// that is known.
+    /// Notes the owner of the key: the identity of the first live entry; without one, the address of its client, if known.
     pub fn note_owner(&mut self, cell: &KeyCell, shares: &KeyShares) {
         let state = self.machine.state().filter(|_| !self.removed);
         let first = state.and_then(|state| state.entries.front());
@@ -432,19 +430,19 @@ impl Slot {
         }
     }
 
-    /// How long the holder had waited when it was granted the key; zero where that was not here.
+    /// The wait of the holder before its grant; zero if it was granted elsewhere.
     pub fn waited(&self, holder: Seq) -> Duration {
         let granted = self.granted_after.filter(|(seq, _)| *seq == holder);
         granted.map_or(Duration::ZERO, |(_, waited)| waited)
     }
 
-    /// Whether the value is to be read again for the next one who needs it.
+    /// Whether the next use must read the value again.
     pub fn value_is_due(&self, now: Duration) -> bool {
         let since = self.read_at.or(self.home_since);
         since.is_some_and(|since| now.saturating_sub(since) >= BELIEVED_FOR)
     }
 
-    /// The slot in few bytes; `None` where anything waits, is in flight or is due, or where its machine is not packed.
+    /// The slot in few bytes; `None` if anything waits, is in flight or due, or if its machine cannot be packed.
     fn packed(&self) -> Option<CellState> {
         let is_quiet = self.calls.is_empty()
             && self.lost_sessions.is_empty()
@@ -485,7 +483,7 @@ impl Slot {
         let Some((packed, machine)) = packed.and_then(|packed| {
             Some((Machine::unpack(&packed.machine)?, packed)).map(|(m, p)| (p, m))
         }) else {
-            // Nobody writes there but `packed`: as after a panic, the row says what is true.
+            // Only `packed` writes these bytes. As after a panic, the row has the truth.
             slot.start_over();
             return slot;
         };
@@ -512,7 +510,7 @@ impl Slot {
         slot
     }
 
-    /// Forgets what is known. Who waits for an answer learns that it is lost.
+    /// Forgets all state. Waiting callers learn that their answers are lost.
     pub fn start_over(&mut self) {
         self.machine = Machine::new();
         self.generation = self.generation.wrapping_add(1);
@@ -522,7 +520,7 @@ impl Slot {
         self.lost_sessions.append(&mut self.sessions);
     }
 
-    /// Whoever watches hears it. HELD that nobody does is lost, which the machine is told.
+    /// Notifies a watcher. Returns an event if nobody watches and HELD is lost.
     pub fn notify(&mut self, call: CallId, status: EntryStatus) -> Option<Event> {
         let is_last = matches!(status, EntryStatus::Ended(_) | EntryStatus::Elsewhere(_));
         if let Some(PendingCall {
@@ -542,7 +540,7 @@ impl Slot {
         }
     }
 
-    /// Whether what was promised by memory alone may still count.
+    /// Whether a volatile promise may still count.
     pub fn is_silent(&mut self, now: Duration) -> bool {
         if matches!(self.silence, Silence::Until(until) if until <= now) {
             self.silence = Silence::No;
@@ -567,7 +565,7 @@ impl Slot {
         }
     }
 
-    /// Gives back the memory of what is empty: a lock that is held may be so for long.
+    /// Frees the memory of empty collections: a lock may be held for long.
     pub fn shrink(&mut self) {
         if self.calls.is_empty() {
             self.calls.shrink_to_fit();
@@ -575,7 +573,7 @@ impl Slot {
         self.machine.shrink();
     }
 
-    /// Whether nobody works at it.
+    /// Whether the machine is idle and no call waits.
     pub fn is_idle(&self) -> bool {
         self.machine.is_idle() && self.is_free()
     }
@@ -585,7 +583,7 @@ impl Slot {
         self.machine.is_forgettable() && self.is_free()
     }
 
-    /// Whether nobody waits here, and nothing need be remembered of a machine that is lost.
+    /// Whether no call waits, and no lost machine must be remembered.
     fn is_free(&self) -> bool {
         self.calls.is_empty() && !self.is_lost
     }

@@ -35,51 +35,51 @@ use crate::log_throttle::LogThrottle;
 use crate::membership::{self, Membership, OpenHandOver, Starter};
 use crate::store::{ClusterStore, ReplicaRow, ReplicaState, Store};
 
-/// How long keys in use and sessions are handed over before a stop, at most: what is left has its turn later.
+/// The longest hand-over of keys in use and sessions before a stop. The rest follows later.
 const IN_USE_MAX: Duration = Duration::from_secs(5);
-/// The part of that time within which the others are to know that this replica leaves: one that hangs is left out.
+/// The divisor of that time for notifying the other replicas. One that hangs is left out.
 const LEAVING_PART: u32 = 4;
 
-/// What an engine is made of.
+/// The parts and settings of an engine.
 pub struct EngineOptions {
-    /// Where states and data are kept.
+    /// The store.
     pub store: Store,
-    /// Time.
+    /// The clocks.
     pub clock: Arc<dyn Clock>,
-    /// Ids.
+    /// The source of ids and random numbers.
     pub ids: Arc<dyn Ids>,
-    /// How other replicas are called.
+    /// Calls to other replicas.
     pub peers: Arc<dyn Peers>,
     /// The tables besides `default`.
     pub tables: Vec<TableName>,
-    /// Those whose keys are answered from memory, and committed later (H5), also of a store that is this one's alone.
+    /// The tables with write-back (H5), also on a store of this process alone.
     pub write_back: BTreeSet<TableName>,
     /// The limits in force.
     pub limits: Limits,
-    /// Its configured name, which stays over restarts; empty: its id.
+    /// The configured name, the same after a restart; empty: the id.
     pub name: String,
-    /// Where it runs; empty where none is configured.
+    /// The configured zone; empty: none.
     pub zone: String,
-    /// Where this replica serves gRPC, for operators.
+    /// The address of its gRPC service, for operators.
     pub address: String,
-    /// Where it takes calls of other replicas; empty where there are none.
+    /// The address for calls of other replicas; empty: none.
     pub peer_address: String,
-    /// When keys to which nothing happens are packed. No setting of users: tests do it at once.
+    /// The packing of unused keys. Not a setting of users: tests pack at once.
     pub packing: Packing,
-    /// How long a replica that sends no heartbeat is waited for, before what it is home to may be taken over: this one by
-    /// the others, and another one that asks for less by this one.
+    /// The time without heartbeats before keys may be taken over: those of this replica by the others, and by this one those of
+    /// a replica with a shorter TTL.
     pub replica_ttl: Duration,
 }
 
 pub use crate::membership::REPLICA_TTL;
 
-/// Alarms are looked at every 50 ms: a process that did not for so long hangs, and sends no heartbeat.
+/// A process without a tick for this time hangs and sends no heartbeat. Ticks are 50 ms apart.
 const TICKED_WITHIN: Duration = Duration::from_secs(1);
-/// How many hand-over requests wait to be worked at.
+/// Hand-over requests in the queue.
 const REQUESTS_MAX: usize = 256;
 
 impl Engine {
-    /// An engine that waits to be started: calls fail with `Unavailable` and this reason.
+    /// An engine before its start: calls fail with `Unavailable` and this reason.
     pub fn waiting(tables: Vec<TableName>, limits: Limits, why: &str) -> Engine {
         let mut tables: BTreeSet<TableName> = tables.into_iter().collect();
         tables.insert(TableName::default_table());
@@ -88,8 +88,8 @@ impl Engine {
         }
     }
 
-    /// Starts a replica: announces it, keeps the sessions that the last process left where the store is this one's alone, and
-    /// begins to watch leases. What went wrong is of the store; nothing is served then.
+    /// Starts a replica: announces it, or keeps the sessions of the last process if it has the store alone, and begins to
+    /// watch leases. Errors come from the store; nothing is served then.
     pub async fn start(options: EngineOptions) -> Result<Engine, EngineError> {
         let engine = Engine::waiting(
             options.tables.clone(),
@@ -100,7 +100,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Starts an engine that waits. Its tables and limits stay the ones that it was made with.
+    /// Starts a waiting engine. Its tables and limits stay.
     pub async fn begin(&self, options: EngineOptions) -> Result<(), EngineError> {
         if self.shared.is_stopped() {
             return Err(EngineError::Stopping);
@@ -117,18 +117,17 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns once everything is taken over that an earlier process left, where it had the store alone. Calls are served
-    /// before.
+    /// Returns once all keys of the last process are taken over, if this one has the store alone. Calls are served before.
     pub async fn recovered(&self) {
         if let Ok(replica) = self.current() {
             let mut recovered = replica.local.recovered.subscribe();
-            // The sender is of this replica.
+            // The sender lives in `replica`.
             let _ = recovered.wait_for(|recovered| *recovered).await;
         }
     }
 
-    /// Before [`Engine::stop`], while calls are served: hands over the keys in use, then the sessions, as far as `within`
-    /// allows, of which keys have two thirds.
+    /// Hands over the keys in use, then the sessions, before [`Engine::stop`], while calls are served. Keys have two thirds of
+    /// `within`.
     pub async fn hand_over_in_use(&self, within: Duration) {
         let Ok(replica) = self.current() else {
             return;
@@ -153,10 +152,9 @@ impl Engine {
         sessions::hand_over_all(&replica.sessions, &to, left()).await;
     }
 
-    /// After [`Engine::stop`]: hands the keys with live entries over, and tells the others that this replica is gone, unless a
-    /// lock is left that only its memory knows: then they wait for the replica TTL (H7). To
-    /// be called last, when all calls were answered: from here on nothing is. Keys have half of `within`, so that the word to
-    /// the others has the rest; more is not waited for here.
+    /// Hands the keys with live entries over after [`Engine::stop`], and tells the others that this replica is gone. If a lock
+    /// is left that only its memory knows, they wait for the replica TTL instead (H7). To be called last, when all calls were
+    /// answered: nothing is answered after this. Keys have half of `within`, so that time is left to tell the others.
     pub async fn leave(&self, within: Duration) {
         let last = self.shared.stopped();
         let Some(last) = last else {
@@ -167,7 +165,7 @@ impl Engine {
             return;
         }
         if last.hand_overs.keeps_volatile().await {
-            // The others may take them over only once that what was promised for them is past.
+            // The others may take these locks over only once their promises have passed.
             tracing::warn!(
                 "could not hand all locks over; the other replicas wait for the replica TTL"
             );
@@ -186,7 +184,7 @@ async fn end(local: &Local) {
     }
 }
 
-/// Each time that a replica is fenced, becomes a new one (H2).
+/// Restarts as a new replica each time the current one is fenced (H2).
 async fn start_over(shared: Weak<EngineShared>, options: EngineOptions, first: Arc<Replica>) {
     let mut last = first;
     loop {
@@ -231,7 +229,7 @@ async fn start_over(shared: Weak<EngineShared>, options: EngineOptions, first: A
 }
 
 impl EngineShared {
-    /// Becomes a replica.
+    /// Starts a new replica.
     async fn join(&self, options: &EngineOptions) -> Result<Arc<Replica>, EngineError> {
         let last_tick = LastTick::new(Arc::clone(&options.clock));
         let (membership, requests) = match &options.store.cluster {
@@ -241,7 +239,7 @@ impl EngineShared {
                 (membership, Some(requests))
             }
         };
-        // Once this replica is listed: whoever raises the floor looks for it after that.
+        // After the announcement: a command that raises the floor looks for listed replicas after that.
         let fence_floor = options.store.keys.fence_floor().await;
         let fence_floor = fence_floor.map_err(EngineError::of_store)?;
         if fence_floor > options.clock.wall_us() {
@@ -270,7 +268,7 @@ impl EngineShared {
         }
         let kept = recover::keep_sessions(&replica.sessions).await;
         let kept = kept.inspect_err(|_| {
-            // Nobody gets this replica, so nobody else can end its tasks.
+            // No caller gets this replica, so nothing else can end its tasks.
             replica.local.stop();
         })?;
         if kept > 0 {
@@ -279,7 +277,7 @@ impl EngineShared {
                 "took over the sessions of the last process"
             );
         }
-        // Not before all that there is was read: none of it is to end by the time that took.
+        // After all sessions were read, so that none expires by the time of the read.
         tokio::spawn(tasks::alarms(shell(), sessions(), last_tick));
         let left = LeftKeys {
             shell: shell(),
@@ -291,7 +289,7 @@ impl EngineShared {
         Ok(replica)
     }
 
-    /// Announces this replica among others. Tries that fail share an id.
+    /// Announces this replica to the others. Failed tries share an id.
     async fn announce(
         &self,
         options: &EngineOptions,

@@ -17,14 +17,14 @@ use crate::lock::{Key, KeyId, ReplicaId, TableName};
 use crate::log_throttle::LogThrottle;
 use crate::store::{KeyStore, SessionRow, StoreError};
 
-/// After this, or twenty times what the last one took, all is looked over again.
+/// The shortest pause between sweeps; twenty times the length of the last one if that is longer.
 const EVERY: Duration = Duration::from_secs(10);
-/// How many keys, sessions, and closed sessions one sweep works at; the others are for the next.
+/// Keys that one sweep works on, and sessions likewise; the next one finds the others.
 const FOUND_MAX: usize = 10_000;
-/// How many are worked at, at once.
+/// Keys or sessions in work at once.
 const AT_ONCE: usize = 32;
 
-/// What is swept.
+/// The subjects of a sweep.
 pub(super) struct Sweep {
     pub shell: Arc<KeyShell>,
     pub sessions: Arc<Sessions>,
@@ -33,7 +33,7 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    /// Sweeps until this replica stops: it takes nothing any more that it would have to give away.
+    /// Sweeps until this replica stops, which would have to hand everything over again.
     pub async fn run(self) {
         let local = &self.shell.local;
         let mut stopping = local.stopping();
@@ -67,7 +67,7 @@ impl Sweep {
         all_sessions(&self.sessions).await.and(keys)
     }
 
-    /// All tables, also where some cannot be read.
+    /// All tables, even if some cannot be read.
     async fn all_keys(&self) -> Result<(), StoreError> {
         let mut swept = Ok(());
         let shell = &self.shell;
@@ -82,7 +82,7 @@ impl Sweep {
                     key,
                 };
                 let is_mine = match shell.local.presence(home) {
-                    // Of a machine that was lost, or a hand-over that this replica did not hear of.
+                    // A lost machine, or a hand-over to this replica that it missed.
                     Presence::Local => {
                         let cell = shell.keys.find(&id);
                         cell.is_none_or(|cell| cell.is_lost())
@@ -117,7 +117,7 @@ async fn all_sessions(sessions: &Arc<Sessions>) -> Result<(), StoreError> {
         .each_session(&|row| {
             let table = &sessions.table;
             if row.replica != local.id && table.is_kept(row.id) {
-                // Whatever came between: its row says who keeps it.
+                // The row names the keeper, whatever happened since.
                 table.moved(&row, local.clock.boot());
             }
             let is_mine = match local.presence(row.replica) {
@@ -157,7 +157,7 @@ fn falls_here(local: &Local, row: &SessionRow) -> bool {
     local.ranked(row.id.name_hash()) == Ranked::Local
 }
 
-/// Notes one more, if there is room.
+/// Notes one more if there is room.
 fn note<T>(noted: &Mutex<Vec<T>>, one: T) {
     let mut noted = noted.lock();
     if noted.len() < FOUND_MAX {

@@ -9,20 +9,20 @@ use crate::key::machine::Call;
 use crate::lock::{KeyId, NameHash, ReplicaId, SessionId};
 
 impl Engine {
-    /// What is known of a replica.
+    /// The presence of a replica.
     pub fn presence(&self, id: ReplicaId) -> Presence {
         self.current()
             .map_or(Presence::Unsure, |replica| replica.local.presence(id))
     }
 
-    /// A replica is about to stop, as it says: keys find no home there any more.
+    /// Notes that a replica announced its stop: it becomes the home of no more keys.
     pub fn note_leaving(&self, id: ReplicaId) {
         if let Ok(replica) = self.current() {
             replica.local.membership.note_leaving(id);
         }
     }
 
-    /// The replica that a key is looked for at first, and that should be the home of one without (H8).
+    /// The first replica to ask for a key, and the right home for a key without one (H8).
     pub fn ranked(&self, key: NameHash) -> Presence {
         let Ok(replica) = self.current() else {
             return Presence::Local;
@@ -33,8 +33,8 @@ impl Engine {
         }
     }
 
-    /// Makes this replica the home of a key whose home is down or has stopped; asks for it through the store where the
-    /// home is live and could not be called.
+    /// Makes this replica the home of a key whose home is down or has stopped; requests the key through the store if the home
+    /// is live but cannot be called.
     pub async fn take_over(&self, id: &KeyId, from: ReplicaId) -> Result<(), EngineError> {
         let replica = self.current()?;
         let id = self.id_of(id.clone())?;
@@ -46,7 +46,7 @@ impl Engine {
         replica.requests.request(&id, from).await
     }
 
-    /// Makes this replica the keeper of a session whose keeper is down; asks a live one for it through the store.
+    /// Makes this replica the keeper of a session whose keeper is down; requests it from a live one through the store.
     pub async fn take_session(
         &self,
         session: SessionId,
@@ -56,15 +56,15 @@ impl Engine {
         sessions::take_over(&replica.sessions, session, from).await
     }
 
-    /// Another replica says that it handed a session to this one. Where this is lost, whoever asks for the session finds
-    /// its row, or the sweep does.
+    /// Another replica handed a session to this one. If this message is lost, the next call for the session finds its row, or
+    /// the sweep does.
     pub fn session_given(&self, session: SessionId) {
         if let Ok(replica) = self.current() {
             replica.sessions.read_behind(session);
         }
     }
 
-    /// Another replica says that it handed a key to this one.
+    /// Another replica handed a key to this one.
     pub fn handed_over(&self, id: KeyId, term: u64) -> Result<(), EngineError> {
         let replica = self.current()?;
         let id = self.id_of(id)?;

@@ -16,10 +16,10 @@ use super::time::TICK;
 use crate::clock::Clock;
 use crate::membership::{NotSure, OpenHandOver};
 
-/// How many alarms are taken at one tick.
+/// Alarms taken at one tick, at most.
 const FIRED_MAX: usize = 10_000;
 
-/// When the alarms were looked at last: a process that hangs sends no heartbeat. Cheap to clone.
+/// The last look at the alarms: a hanging process sends no heartbeat. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct LastTick {
     /// In milliseconds of CLOCK_BOOTTIME.
@@ -48,7 +48,7 @@ impl LastTick {
     }
 }
 
-/// Gives keys and sessions the alarms that are due, and forgets sessions that are done and their rows, until this replica stops.
+/// Gives keys and sessions their due alarms, and forgets done sessions and their rows, until this replica stops.
 pub(super) async fn alarms(shell: Arc<KeyShell>, sessions: Arc<Sessions>, last_tick: LastTick) {
     let local = &shell.local;
     let mut stopping = local.stopping();
@@ -78,8 +78,7 @@ pub(super) async fn alarms(shell: Arc<KeyShell>, sessions: Arc<Sessions>, last_t
     }
 }
 
-/// Shows that the process runs, for as long as a replica that stops is home to its keys: it sends heartbeats until they
-/// were handed over, however long the calls in flight take.
+/// Keeps the heartbeats of a stopping replica alive until its keys are handed over, however long the calls in flight take.
 async fn keep_ticking(local: &Local, last_tick: &LastTick) {
     let mut ended = local.ended();
     loop {
@@ -92,7 +91,7 @@ async fn keep_ticking(local: &Local, last_tick: &LastTick) {
     }
 }
 
-/// Packs the keys to which nothing happens, until this replica stops.
+/// Packs unused keys until this replica stops.
 pub(super) async fn pack(shell: Arc<KeyShell>, packing: Packing, counters: Arc<Counters>) {
     let local = &shell.local;
     let mut stopping = local.stopping();
@@ -121,7 +120,7 @@ pub(super) async fn pack(shell: Arc<KeyShell>, packing: Packing, counters: Arc<C
     }
 }
 
-/// Hands keys and sessions over to replicas that ask for them through the store, until this one has ended.
+/// Hands keys and sessions over to replicas that request them through the store, until this one has ended.
 pub(super) async fn requests(
     shell: Arc<KeyShell>,
     sessions: Arc<Sessions>,

@@ -17,12 +17,12 @@ const GAP_MAX: Duration = Duration::from_millis(1_000);
 /// Names an alarm.
 pub(super) type AlarmAt = (Observed, u64);
 
-/// Of a time of boot, which 64 bits hold for 584 years.
+/// The nanoseconds of a boot time, which 64 bits hold for 584 years.
 pub(super) fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What this replica observes of time.
+/// The time that this replica observes, and the alarms of its keys.
 pub(super) struct Time {
     clock: Arc<dyn Clock>,
     inner: Mutex<TimeState>,
@@ -50,19 +50,19 @@ impl Time {
         self.inner.lock()
     }
 
-    /// The present moment. Time asleep is noticed by whoever reads the clock first.
+    /// The present moment. The first reading after a sleep notices it.
     pub fn now(&self) -> Observed {
         let boot = self.clock.boot();
         self.inner().observer.observe(boot)
     }
 
-    /// Whether this replica may answer nobody at the moment: such time counts against no client.
+    /// Notes whether this replica is silent: silent time counts against no client.
     pub fn set_silent(&self, is_silent: bool) {
         let boot = self.clock.boot();
         self.inner().observer.set_silent(is_silent, boot);
     }
 
-    /// How much time the process was not running.
+    /// The time that this observer missed.
     pub fn missed(&self) -> Duration {
         self.inner().observer.missed()
     }

@@ -4,22 +4,21 @@ use std::time::Duration;
 
 use super::time::nanos;
 
-/// A key moves to another zone once so many more calls came from there than from elsewhere: those of eight sections.
+/// The surplus of calls from another zone that moves a key there: those of eight sections.
 const CALLS_MIN: u8 = 32;
-/// For so long a key stays where it came to.
+/// The shortest stay of a key at a new home.
 const STAYS_AT_LEAST: Duration = Duration::from_secs(1);
-/// For so long a key stays that was fetched from a home that cannot be called from here.
+/// The shortest stay of a key that was fetched from a home that cannot be called from here.
 const STAYS_FOR: Duration = Duration::from_secs(60);
 
-/// The other zone that a key may move to, by Boyer and Moore's vote: each call from there counts for it, and each from elsewhere
-/// against it. So a zone that has most of the calls gets the key, though others call between; who has half of them or
-/// less, seldom.
+/// The other zone that a key may move to, by Boyer and Moore's vote: a call from there counts for it, a call from elsewhere
+/// against it. So a zone with most of the calls gets the key, and one with half of them or less seldom does.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Users {
     zone: Option<Box<str>>,
-    /// How many calls came from there beyond those from elsewhere.
+    /// The surplus of calls from there.
     calls: u8,
-    /// In which term these calls came.
+    /// The term of these calls.
     term: u64,
     /// By CLOCK_BOOTTIME.
     stays_until: Duration,
@@ -40,7 +39,7 @@ pub(super) struct PackedUsers {
 }
 
 impl Users {
-    /// `None` where nothing is known.
+    /// `None` without any calls.
     pub fn to_packed(&self) -> Option<PackedUsers> {
         (*self != Users::default()).then(|| PackedUsers {
             zone: self.zone.as_deref().map(str::to_owned),
@@ -50,7 +49,7 @@ impl Users {
         })
     }
 
-    /// What was packed.
+    /// The unpacked form.
     pub fn of_packed(packed: PackedUsers) -> Users {
         Users {
             zone: packed.zone.map(String::into_boxed_str),
@@ -60,7 +59,7 @@ impl Users {
         }
     }
 
-    /// A call was served `here`, in this term, that came from this zone.
+    /// Notes a call from this zone that was served `here` in this term.
     pub fn note(&mut self, zone: &str, here: &str, term: u64, now: Duration) {
         if self.term != term {
             self.forget();
@@ -77,17 +76,17 @@ impl Users {
         }
     }
 
-    /// Forgets from where calls came.
+    /// Forgets the origins of calls.
     pub fn forget(&mut self) {
         (self.zone, self.calls) = (None, 0);
     }
 
-    /// The key was fetched from a home that cannot be called from here.
+    /// Notes that the key was fetched from a home that cannot be called from here.
     pub fn fetched(&mut self, now: Duration) {
         self.stays_until = now.saturating_add(STAYS_FOR);
     }
 
-    /// Where the key is to move once it is idle.
+    /// The zone that the key moves to once it is idle.
     pub fn wanted_in(&self, now: Duration) -> Option<&str> {
         let zone = self.zone.as_deref();
         zone.filter(|_| self.calls >= CALLS_MIN && now >= self.stays_until)

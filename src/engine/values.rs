@@ -11,31 +11,31 @@ use parking_lot::{Mutex, MutexGuard};
 use super::remembered::{CountedBytes, RememberedValue};
 use super::slot::{KeyCell, Slot};
 
-/// What one takes beside its bytes, about: its key is not packed.
+/// The approximate bytes of a value's key, which is not packed.
 const BESIDE_BYTES: usize = 2_560;
-/// How many are looked at, at most, to make room after one event.
+/// Values that one event looks at to make room, at most.
 const LOOKED_AT_MAX: usize = 64;
-/// In a queue of so many it is not looked for keys that are gone.
+/// A shorter queue is not searched for gone keys.
 const SWEPT_AT_MIN: usize = 1_024;
 
-/// A key with a remembered value, which is looked at when room is needed.
+/// A key with a remembered value, in the queue of those to forget.
 struct QueuedValue {
     cell: Weak<KeyCell>,
-    /// When it had been used last as it was queued.
+    /// The last use before it was queued.
     used: Duration,
 }
 
-/// All values that a replica remembers.
+/// The remembered values of a replica.
 pub(super) struct Values {
     most: usize,
     bytes: Arc<AtomicUsize>,
     queue: Mutex<VecDeque<QueuedValue>>,
-    /// Once the queue is so long, it is looked for keys that are gone.
+    /// The length of the queue at the next search for gone keys.
     swept_at: AtomicUsize,
 }
 
 impl Values {
-    /// Of so many bytes at most.
+    /// For `most` bytes.
     pub fn new(most: usize) -> Self {
         Values {
             most,
@@ -49,14 +49,13 @@ impl Values {
         self.queue.lock()
     }
 
-    /// How many bytes they take.
+    /// The bytes of all values.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// A call comes in: forgets a value that was read a minute ago or longer, or never since this replica is the home, so
-    /// that the call reads it again. A write by this home does not count as a read: what others wrote with a timestamp
-    /// above its fence stays in force over that write, and only a read shows it.
+    /// Forgets a value before a call if its last read, or the start of this home, is a minute ago or longer. A write by this
+    /// home does not count as a read: a value that others wrote with a higher timestamp stays in force, and only a read shows it.
     pub fn expire(&self, slot: &mut Slot, now: Duration) {
         if slot.value.is_some() && slot.value_is_due(now) {
             slot.machine.forget_value();
@@ -64,7 +63,7 @@ impl Values {
         }
     }
 
-    /// Something happened to a key: takes note of what is remembered of it now.
+    /// Notes the remembered value of a key after an event.
     pub fn note(&self, cell: &Arc<KeyCell>, slot: &mut Slot) {
         let known = slot.machine.known_value();
         let Some(datum) = known else {
@@ -97,7 +96,7 @@ impl Values {
     fn enqueue(&self, queued: QueuedValue) {
         let mut queue = self.queue();
         queue.push_back(queued);
-        // What is left of keys that are gone goes, where that is as much as what is there.
+        // Gone keys leave each time the queue has doubled.
         if queue.len() >= self.swept_at.load(Ordering::Relaxed) {
             queue.retain(|queued| queued.cell.strong_count() > 0);
             let next = queue.len().saturating_mul(2).max(SWEPT_AT_MIN);
@@ -105,8 +104,8 @@ impl Values {
         }
     }
 
-    /// Makes room: values that were not used since they were looked at last go; of those that were used, where the sum is more
-    /// than an eighth too large. To be called with no slot locked.
+    /// Makes room: forgets values without a use since the last look, and used ones, too, if the sum is more than an eighth too
+    /// large. To be called with no slot locked.
     pub fn trim(&self) {
         let used_go_above_bytes = self.most.saturating_add(self.most / 8);
         for _ in 0..LOOKED_AT_MAX {
@@ -120,7 +119,7 @@ impl Values {
             let Some(cell) = queued.cell.upgrade() else {
                 continue;
             };
-            // One that is in use stays.
+            // A key in use keeps its value.
             let Some(mut slot) = cell.try_slot() else {
                 self.queue().push_back(queued);
                 continue;

@@ -9,14 +9,14 @@ use super::sessions::Sessions;
 use crate::key::machine::{EntryRef, EntryStatus};
 use crate::lock::{KeyId, Liveness};
 
-/// A watched lockRef: begun by a call that renewed it, it renews nothing from then on. Dropping it ends the watch.
+/// A watch of a lockRef. The call that began it renewed the lease; the open watch renews nothing. A drop ends it.
 pub struct Watch {
     watching: Watching,
     sessions: Arc<Sessions>,
     id: Arc<KeyId>,
     entry: EntryRef,
     seen: Option<WatchEvent>,
-    /// What was left of its lease when it came to hold the key.
+    /// The rest of its lease when it came to hold the key.
     valid_for: Duration,
     durable: bool,
 }
@@ -39,9 +39,8 @@ impl Watch {
         }
     }
 
-    /// The next thing worth telling: the present status first, then each change. Changes that come
-    /// faster than they are asked for are merged. `None` after `Lost`, once another replica is the home, or once the
-    /// engine stops.
+    /// The next event: the present status first, then each change. Changes faster than the calls are merged. `None` after
+    /// `Lost`, once another replica is the home, or once the engine stops.
     pub async fn next(&mut self) -> Option<WatchEvent> {
         if matches!(self.seen, Some(WatchEvent::Lost(_))) {
             return None;
@@ -57,7 +56,7 @@ impl Watch {
                         estimate: shell.reports.estimate(&self.id, position),
                     })
                 }
-                // A head that was not granted the key yet has nobody ahead, and does not hold it.
+                // The first entry before its grant has nobody ahead, and does not hold the key.
                 Some(EntryStatus::Waiting { .. }) | None => None,
                 Some(EntryStatus::Held { grant }) => Some(WatchEvent::Held { grant }),
                 Some(EntryStatus::Ended(end)) => Some(WatchEvent::Lost(end)),
@@ -84,7 +83,7 @@ impl Watch {
         }
     }
 
-    /// Whether this was told; another estimate of the same position is not worth telling.
+    /// Whether this event was told. Another estimate of the same position is no new event.
     fn has_seen(&self, now: &WatchEvent) -> bool {
         match (&self.seen, now) {
             (
@@ -95,17 +94,17 @@ impl Watch {
         }
     }
 
-    /// How long the lockRef was safe from expiry when it came to hold the key.
+    /// The span without expiry when the lockRef came to hold the key.
     pub fn valid_for(&self) -> Duration {
         self.valid_for
     }
 
-    /// Whether it survives a crash of the replica that serves its key.
+    /// Whether the lockRef survives a crash of its home.
     pub fn durable(&self) -> bool {
         self.durable
     }
 
-    /// Notes how long it is safe. False where it does not hold the key any more, by what is known here.
+    /// Notes the validity. False if the lockRef does not hold the key any more, as far as known here.
     fn note_validity(&mut self) -> bool {
         let shell = &self.watching.shell;
         let slot = self.watching.cell.slot();

@@ -14,7 +14,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use super::log::Log;
 
 /// No fault around the service makes one of its tasks do this.
-const NEVER: &str = "a panic lost what this replica knew of a key";
+const NEVER: &str = "a panic lost the state of a key";
 
 struct LogTap(Arc<Log>);
 

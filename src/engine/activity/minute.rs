@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-/// Of how long a slot is.
+/// The length of a slot.
 const SLOT: Duration = Duration::from_secs(10);
-/// What was seen in less time says nothing.
+/// The shortest time of observation for an estimate.
 const WATCHED_MIN: Duration = Duration::from_secs(1);
-/// So many slots are a minute.
+/// The slots of a minute.
 const SLOTS: usize = 6;
 
 /// Turns in a span of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turns {
-    /// How many.
+    /// The number of turns.
     pub count: u64,
-    /// What they waited in all.
+    /// The sum of their waits.
     pub waited: Duration,
     /// The longest wait.
     pub longest: Duration,
@@ -22,20 +22,20 @@ pub struct Turns {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct TimeSlot {
-    /// Which slot of time it is, counted from the start of the clock.
+    /// The number of the slot, counted from the start of the clock.
     number: u64,
     turns: u32,
     waited_ms: u64,
     longest_ms: u64,
 }
 
-/// Turns, in slots of [`SLOT`]: what is older than a minute is written over. All times are of one clock.
+/// Turns in slots of [`SLOT`]. Slots older than a minute are overwritten. All times are of one clock.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Minute {
     slots: [TimeSlot; SLOTS],
-    /// Since when turns are noted.
+    /// The start of the notes.
     since: Option<Duration>,
-    /// That began with a turn.
+    /// The notes began with a turn.
     began_with_turn: bool,
 }
 
@@ -48,12 +48,12 @@ fn ms(span: Duration) -> u64 {
 }
 
 impl Minute {
-    /// From here on turns are noted, if they were not before.
+    /// Begins to note turns, unless it did before.
     pub fn watch(&mut self, now: Duration) {
         self.since.get_or_insert(now);
     }
 
-    /// A turn came, for one that had waited so long.
+    /// Notes a turn after this wait.
     pub fn turn(&mut self, now: Duration, waited: Duration) {
         self.began_with_turn |= self.since.is_none();
         self.watch(now);
@@ -93,12 +93,12 @@ impl Minute {
         turns
     }
 
-    /// The mean time from one turn to the next in the last minute; `None` where there was none.
+    /// The mean time from one turn to the next in the last minute; `None` without a turn.
     pub fn between_turns(&self, now: Duration) -> Option<Duration> {
         let turns: u32 = self.of_last_minute(now).map(|slot| slot.turns).sum();
         let first = number(now).saturating_sub(SLOTS as u64 - 1);
         let from = Duration::from_secs(first.saturating_mul(SLOT.as_secs())).max(self.since?);
-        // The time before the first one is not known.
+        // The time before the first turn is unknown.
         let is_whole = self.began_with_turn && self.since == Some(from);
         let count = turns.saturating_sub(u32::from(is_whole));
         let watched = now.saturating_sub(from);
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(minute.turns(s(1_005)), both);
         assert_eq!(minute.turns(s(1_059)), both);
         assert_eq!(minute.turns(s(1_060)), Turns::default());
-        // A slot is written over.
+        // A slot is overwritten.
         minute.turn(s(1_061), s(1));
         assert_eq!(minute.turns(s(1_061)).count, 1);
     }

@@ -15,15 +15,15 @@ use super::registry::Sessions;
 use crate::engine::peers::Peer;
 use crate::lock::SessionId;
 
-/// How often a replica is told: the first one at once, those that follow with the next message.
+/// The pause between messages to a replica. The first end is told at once.
 const MESSAGE_EVERY: Duration = Duration::from_millis(10);
-/// How long a close of a session waits for other replicas …
+/// The longest wait of a close for other replicas …
 const ENDED_WITHIN: Duration = Duration::from_secs(1);
-/// … and how long these wait for their keys before they answer.
+/// … and theirs for their keys before they answer.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(800);
 
 impl Sessions {
-    /// Tells all live replicas that the row of a session says that it has ended.
+    /// Tells all live replicas that a session has ended, once its row says so.
     pub fn announce_ended(self: &Arc<Self>, session: SessionId) -> EndedElsewhere {
         let mut said = Vec::new();
         for peer in self.local.membership.peers() {
@@ -37,8 +37,7 @@ impl Sessions {
         EndedElsewhere(said)
     }
 
-    /// Other replicas say that these have ended: their rows are read. Returns those by which something lives still after a
-    /// while.
+    /// Reads the rows of sessions whose end another replica announced. Returns those with entries left here after a while.
     pub async fn ended_elsewhere(self: &Arc<Self>, sessions: Vec<SessionId>) -> Vec<SessionId> {
         let sessions = sessions.into_iter().take(SESSIONS_MAX);
         let mut used: BTreeSet<_> = sessions.filter(|one| self.table.is_used(*one)).collect();
@@ -65,7 +64,7 @@ impl Sessions {
         used.into_iter().collect()
     }
 
-    /// Whether all replicas said in time that the session has ended there.
+    /// Whether all replicas confirmed the end of the session in time.
     pub async fn ended_everywhere(&self, elsewhere: EndedElsewhere) -> bool {
         tokio::select! {
             biased;
@@ -75,7 +74,7 @@ impl Sessions {
     }
 }
 
-/// Tells a replica of sessions for as long as there are some. None waits for the answer about another one.
+/// Sends messages to a replica while there are announcements. None waits for the answer to another one.
 async fn tell(sessions: Arc<Sessions>, peer: Arc<Peer>) {
     while let Some(announced) = sessions.announcements.next(peer.id) {
         tokio::spawn(send(Arc::clone(&sessions), Arc::clone(&peer), announced));
@@ -91,7 +90,7 @@ async fn send(sessions: Arc<Sessions>, peer: Arc<Peer>, announced: Vec<Announcem
                 .into_iter()
                 .filter(|one| !left.contains(&one.session));
             for one in done {
-                // Who waited for it may be gone.
+                // The waiting caller may be gone.
                 let _ = one.ended.send(());
             }
         }

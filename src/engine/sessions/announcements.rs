@@ -8,12 +8,12 @@ use tokio::sync::oneshot;
 
 use crate::lock::{ReplicaId, SessionId};
 
-/// How many sessions go in one message, which is 20 KB then.
+/// Sessions in one message, which then has 20 KB.
 pub(super) const SESSIONS_MAX: usize = 1_000;
-/// How many wait for the next message; of others the replica learns from their rows, within 30 s.
+/// Sessions that wait for the next message. Of others the replica learns from their rows, within 30 s.
 const WAITING_MAX: usize = 100_000;
 
-/// The sessions that each replica is yet to be told of, for as long as a task tells it.
+/// The unsent announcements to each replica, for as long as a task sends them.
 #[derive(Default)]
 pub(super) struct Announcements {
     to: Mutex<BTreeMap<ReplicaId, Vec<Announcement>>>,
@@ -21,11 +21,11 @@ pub(super) struct Announcements {
 
 pub(super) struct Announcement {
     pub session: SessionId,
-    /// Dropped where the replica did not say so.
+    /// Dropped unless the replica confirmed the end.
     pub ended: oneshot::Sender<()>,
 }
 
-/// What other replicas say of the end of a session.
+/// The answers of other replicas to the end of a session.
 pub(in crate::engine) struct EndedElsewhere(pub(super) Vec<oneshot::Receiver<()>>);
 
 impl Announcements {
@@ -34,7 +34,7 @@ impl Announcements {
         self.to.lock()
     }
 
-    /// One more for a replica. True if nobody tells it yet: the caller does so from here on.
+    /// Adds an announcement to a replica. True if no task sends to it yet: the caller starts one.
     pub fn add(&self, replica: ReplicaId, announcement: Announcement) -> bool {
         match self.to().entry(replica) {
             Entry::Vacant(nobody) => {
@@ -50,7 +50,7 @@ impl Announcements {
         }
     }
 
-    /// The next ones for a replica; `None` where there are none, and nobody tells it any more.
+    /// The next announcements to a replica; `None` if there are none, which ends the task.
     pub fn next(&self, replica: ReplicaId) -> Option<Vec<Announcement>> {
         let mut to = self.to();
         let waiting = to.get_mut(&replica)?;

@@ -14,11 +14,11 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::engine::api::{EngineError, Renewed};
 use crate::lock::SessionId;
 
-/// A renewal that is passed on to a keeper.
+/// A renewal on its way to a keeper.
 pub type Ask = Pin<Box<dyn Future<Output = Result<Renewed, EngineError>> + Send>>;
 
-/// The renewals that are being passed on. Each goes on to its end, whether anybody waits for it still or not. So there is a bound
-/// on how many there are: anybody can make up a session.
+/// The renewals on their way to keepers. Each runs to its end even if its callers are gone. Their number is bounded,
+/// because a client can invent sessions.
 pub struct KeeperAsks {
     open: Arc<Mutex<OpenAsks>>,
     max: usize,
@@ -37,7 +37,7 @@ fn open(asks: &Mutex<OpenAsks>) -> MutexGuard<'_, OpenAsks> {
 }
 
 impl KeeperAsks {
-    /// So many at once.
+    /// At most `max` at once.
     pub fn new(max: usize) -> KeeperAsks {
         KeeperAsks {
             open: Arc::default(),
@@ -45,7 +45,7 @@ impl KeeperAsks {
         }
     }
 
-    /// What comes of the renewal of this session that is being passed on, else of this one.
+    /// The outcome of the session's renewal in flight, or of a new one.
     pub async fn join(
         &self,
         session: SessionId,
@@ -54,7 +54,7 @@ impl KeeperAsks {
     ) -> Result<Renewed, EngineError> {
         let (ask, began) = self.find_or_begin(session, boot, begin)?;
         let renewed = ask.await?;
-        // What the keeper says counts from when it was asked.
+        // The keeper's answer counts from when it was asked.
         let joined_after = boot.saturating_sub(began);
         Ok(Renewed {
             valid_for: renewed.valid_for.saturating_sub(joined_after),
@@ -79,7 +79,7 @@ impl KeeperAsks {
             let ending = Ending { asks, session };
             tokio::spawn(async move {
                 let _ending = ending;
-                // Whoever waits for it hears of it.
+                // The callers get the outcome.
                 let _ = to_its_end.await;
             });
             OpenAsk { ask, began: boot }
@@ -88,7 +88,7 @@ impl KeeperAsks {
     }
 }
 
-/// Ends what is asked, also where that panics.
+/// Removes the renewal, even if it panics.
 struct Ending {
     asks: Arc<Mutex<OpenAsks>>,
     session: SessionId,
@@ -114,7 +114,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const SESSION: SessionId = SessionId(Uuid::from_u128(7));
 
-    /// A keeper that says 10 s after a second, and counts how often it was asked.
+    /// A keeper that promises 10 s after a second, and counts its calls.
     fn ask(asked: &Arc<AtomicUsize>) -> Ask {
         let asked = Arc::clone(asked);
         Box::pin(async move {
@@ -178,7 +178,7 @@ mod tests {
         assert!(gone.is_err());
         assert_eq!(stays.unwrap().valid_for, 10 * SECOND);
         assert_eq!(asked.load(Ordering::Relaxed), 1);
-        // Nor does it end where nobody waits any more: the next one finds it.
+        // It goes on without callers: the next one finds it.
         sleep(SECOND / 2).await;
         let gone = timeout(SECOND / 2, asks.join(SESSION, SECOND, || ask(&asked)));
         assert!(gone.await.is_err());

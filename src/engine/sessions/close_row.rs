@@ -6,14 +6,14 @@ use super::registry::Sessions;
 use crate::lock::SessionId;
 use crate::store::{SessionRow, SessionSwap, StoreError};
 
-/// What came of ending a session.
+/// The outcome of ending a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) enum Closed {
     /// It is closed, or gone.
     Done,
-    /// Another replica keeps it now, so it is not for this one to end.
+    /// Another replica keeps it now, so this one must not end it.
     Moved,
-    /// This replica stopped before it could.
+    /// This replica stopped first.
     Stopped,
 }
 

@@ -8,8 +8,8 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::lock::SessionId;
 
-/// Which rows are to be deleted, and when, by CLOCK_BOOTTIME. In the memory of one replica: the rows that it leaves when it
-/// stops or crashes are found by a sweep, or at the next start, and kept for a TTL from then.
+/// The rows to delete, with their times by CLOCK_BOOTTIME, in the memory of one replica. After its stop or crash a sweep or
+/// the next start finds the rows, and keeps them for a TTL from then.
 pub(in crate::engine) struct ClosedRows {
     rows: Mutex<RowsToDelete>,
     max: usize,
@@ -22,7 +22,7 @@ struct RowsToDelete {
 }
 
 impl ClosedRows {
-    /// So many at most: above that the one that is due first is deleted at once.
+    /// For `max` rows; above that the earliest due one is deleted at once.
     pub fn new(max: usize) -> Self {
         ClosedRows {
             rows: Mutex::default(),
@@ -40,7 +40,7 @@ impl ClosedRows {
         self.rows().until.contains_key(&session)
     }
 
-    /// This row is to be deleted then, unless another moment was named before.
+    /// Has this row deleted at `until`, unless it has a time already.
     pub fn add(&self, session: SessionId, until: Duration) {
         let mut rows = self.rows();
         if rows.until.contains_key(&session) {
@@ -50,7 +50,7 @@ impl ClosedRows {
         rows.due.insert((until, session));
     }
 
-    /// Those that are due, and those above the limit.
+    /// Takes the due rows, and those above the limit.
     pub fn take_due(&self, boot: Duration) -> Vec<SessionId> {
         let mut rows = self.rows();
         let mut taken = Vec::new();

@@ -17,15 +17,15 @@ use crate::engine::peers::{PeerError, Presence};
 use crate::lock::SessionId;
 use crate::store::SessionRow;
 
-/// How often they are looked over.
+/// The pause between looks for due sessions.
 const EVERY: Duration = Duration::from_millis(200);
-/// How many are worked at, at once.
+/// Sessions in work at once.
 const AT_ONCE: usize = 256;
-/// How often a renewal follows a session from keeper to keeper.
+/// Keepers that a renewal asks in turn, at most.
 const HOPS_MAX: u32 = 4;
 
-/// Looks after them until this replica is fenced. One that takes long, since its row or its keeper does not answer, holds
-/// up no other, unless as many do as are worked at.
+/// Works on due sessions until this replica is fenced. A slow one, whose row or keeper does not answer, holds up no other
+/// until `AT_ONCE` are slow.
 pub(in super::super) async fn watch(sessions: Arc<Sessions>) {
     let mut ended = sessions.local.ended();
     let room = Semaphore::new(AT_ONCE);
@@ -51,7 +51,7 @@ pub(in super::super) async fn watch(sessions: Arc<Sessions>) {
             if at_work.insert(session) {
                 let (sessions, room) = (&sessions, &room);
                 open.push(async move {
-                    // What has ended asks nobody. (It is never closed.)
+                    // An ended session makes no call. (The semaphore is never closed.)
                     let _permit = match due.ended {
                         true => None,
                         false => room.acquire().await.ok(),
@@ -74,7 +74,7 @@ async fn look_after(sessions: &Arc<Sessions>, due: Due) {
     }
 }
 
-/// Reads the row of a session, and does what it says. Whether it could be read.
+/// Reads the row of a session and acts on it. False if it could not be read.
 pub(in super::super) async fn read(sessions: &Arc<Sessions>, session: SessionId) -> bool {
     let row = match sessions.rows.load_session(session).await {
         Ok(row) => row,
@@ -96,7 +96,7 @@ pub(in super::super) async fn read(sessions: &Arc<Sessions>, session: SessionId)
             tracing::debug!(%session, %error, "could not become the keeper of a session yet");
         }
     } else if sessions.local.presence(row.replica) == Presence::Down {
-        // Its client may live: it has a whole TTL from here on.
+        // Its client may live: the session gets a whole TTL from here on.
         let from = row.replica;
         if let Err(error) = take_over::take_over(sessions, session, from).await {
             tracing::debug!(%session, %error, "could not take a session over");
@@ -105,7 +105,7 @@ pub(in super::super) async fn read(sessions: &Arc<Sessions>, session: SessionId)
     true
 }
 
-/// Passes a renewal on to the keeper of a session, once for all that come meanwhile: what that says of its validity.
+/// Passes a renewal on to the keeper of a session, once for all concurrent callers. Returns the keeper's answer.
 pub(in super::super) async fn renew(
     sessions: &Arc<Sessions>,
     session: SessionId,
@@ -143,7 +143,7 @@ async fn ask_keeper(sessions: &Arc<Sessions>, session: SessionId) -> Result<Rene
                 }
                 continue;
             }
-            // Its client lives, and asked for it by name.
+            // Its client lives: it named the session.
             Presence::Down => {
                 match take_over::take_over(sessions, session, keeper.replica).await {
                     Ok(()) | Err(EngineError::Elsewhere { .. }) => table.forget_keeper(session),
@@ -166,7 +166,7 @@ async fn ask_keeper(sessions: &Arc<Sessions>, session: SessionId) -> Result<Rene
                 sessions.end_entries(session);
                 return Err(EngineError::SessionEnded);
             }
-            // It is being given to that one, whose word the row is not yet.
+            // The session is being handed over to that replica, and the row is not written yet.
             Err(PeerError::Refused(EngineError::Elsewhere { version, .. }))
                 if version < u64::from(keeper.epoch) =>
             {
@@ -174,7 +174,7 @@ async fn ask_keeper(sessions: &Arc<Sessions>, session: SessionId) -> Result<Rene
             }
             Err(PeerError::Refused(EngineError::Elsewhere { .. })) => table.forget_keeper(session),
             Err(PeerError::Refused(error)) => return Err(error),
-            // By way of the store, if it lives.
+            // Request it through the store, if the keeper lives.
             Err(PeerError::Unreachable(why)) => {
                 tracing::debug!(%session, why, "the keeper of a session cannot be called");
                 match take_over::take_over(sessions, session, keeper.replica).await {

@@ -10,17 +10,17 @@ use super::table::RowOfDone;
 use crate::key::machine::Event;
 use crate::lock::SessionId;
 
-/// How many rows are deleted at once.
+/// Rows deleted at once.
 const AT_ONCE: usize = 32;
 
 impl Sessions {
-    /// Tells the keys with entries that live by a session that it has ended.
+    /// Tells the keys with entries of a session that it has ended.
     pub fn end_entries(&self, session: SessionId) {
         self.notify_keys(session, &Event::SessionEnded(session));
         self.forget_if_done(session);
     }
 
-    /// Tells the keys with entries that live by a session what its TTL is.
+    /// Tells the keys with entries of a session its TTL.
     pub(super) fn note_ttl(&self, session: SessionId, ttl: Duration) {
         self.notify_keys(session, &Event::SessionTtl { session, ttl });
     }
@@ -35,25 +35,25 @@ impl Sessions {
         }
     }
 
-    /// Forgets a session that has ended once nothing lives by it any longer, and its row a TTL after that.
+    /// Forgets an ended session without entries, and its row a TTL after that.
     pub fn forget_if_done(&self, session: SessionId) {
         let ttl = self.table.ttl_of(session).unwrap_or_default();
         match self.table.remove_if_done(session) {
             RowOfDone::Goes => {}
-            // What lives by it must not live by another one of that name: the row stays until all is taken over.
+            // Its entries must not join a new session of the same id: the row stays until all keys are taken over.
             RowOfDone::GoesOnceRecovered if *self.local.recovered.borrow() => {}
             RowOfDone::Stays | RowOfDone::GoesOnceRecovered => return,
         }
         self.keep_closed(session, ttl);
     }
 
-    /// Keeps the row of a session that has ended, and that nothing lives by, for a TTL.
+    /// Keeps the row of an ended session without entries for a TTL.
     pub fn keep_closed(&self, session: SessionId, ttl: Duration) {
         let until = self.local.clock.boot().saturating_add(ttl);
         self.closed_rows.add(session, until);
     }
 
-    /// Deletes the rows that were kept for long enough.
+    /// Deletes the rows that are due.
     pub fn delete_closed(&self) {
         let due = self.closed_rows.take_due(self.local.clock.boot());
         if due.is_empty() {
@@ -64,7 +64,7 @@ impl Sessions {
             let rows = &rows;
             futures_util::stream::iter(due)
                 .for_each_concurrent(AT_ONCE, |session| async move {
-                    // A row that stays is closed, and is found as one that a crash left.
+                    // A row that stays is closed, and is found like one left by a crash.
                     if let Err(error) = rows.forget_session(session).await {
                         tracing::debug!(%session, %error, "could not delete the row of a closed session");
                     }
@@ -73,8 +73,7 @@ impl Sessions {
         });
     }
 
-    /// Returns once nothing that is known here lives by a session that has ended, however long the store takes, or this
-    /// replica stops. Nothing is cut in half where it is dropped.
+    /// Returns once an ended session has no entries here, however long the store takes, or this replica stops. Safe to drop.
     pub async fn until_emptied(&self, session: SessionId) {
         let mut stopping = self.local.stopping();
         while let Some(emptied) = self.table.emptied(session) {

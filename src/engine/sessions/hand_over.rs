@@ -1,6 +1,6 @@
 //! Hand-overs of sessions: to a replica that asked for one, and of all sessions before a stop.
 //!
-//! From before the row says so no call renews the session here. Earlier promises hold, because the next keeper begins with a whole TTL.
+//! A session takes no renewals here from before its swap. Earlier promises hold, because the next keeper begins with a whole TTL.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::engine::peers::{Peer, Presence};
 use crate::lock::{ReplicaId, SessionId};
 use crate::store::{SessionRow, SessionSwap};
 
-/// Hands a session to a replica that asked for it in this epoch.
+/// Hands a session over to a replica that requested it in this epoch.
 pub(in super::super) async fn give(
     sessions: &Arc<Sessions>,
     session: SessionId,
@@ -23,16 +23,15 @@ pub(in super::super) async fn give(
     let Some(row) = row_kept_here(sessions, session).await? else {
         return Ok(());
     };
-    // Else it means nothing any more. Or who asked is gone or silent since.
+    // Otherwise the request is stale, or the requesting replica is gone or silent.
     if row.epoch == epoch && matches!(sessions.local.presence(to), Presence::Live(_)) {
         give_row(sessions, row, to).await?;
     }
     Ok(())
 }
 
-/// Hands the sessions that are kept here over before this replica stops, to those of `to` that are ranked next by their ids,
-/// those that were heard of last first, as far as `within` allows. So their clients need not wait until the stop is known.
-/// What is left the others take over then.
+/// Hands the sessions kept here over before this replica stops, for `within` at most: each to its next ranked replica in
+/// `to`, the last renewed first. So clients need not wait until the stop is known. The others take the rest over then.
 pub(in super::super) async fn hand_over_all(
     sessions: &Arc<Sessions>,
     to: &BTreeSet<ReplicaId>,
@@ -51,7 +50,7 @@ pub(in super::super) async fn hand_over_all(
     }
 }
 
-/// Whether it did.
+/// True if it did.
 async fn hand_over(sessions: &Arc<Sessions>, session: SessionId, to: &BTreeSet<ReplicaId>) -> bool {
     let local = &sessions.local;
     let next = local
@@ -60,7 +59,7 @@ async fn hand_over(sessions: &Arc<Sessions>, session: SessionId, to: &BTreeSet<R
     let Some(peer) = next.filter(|peer| to.contains(&peer.id)) else {
         return false;
     };
-    // In a task of its own: what it writes it also takes in.
+    // In a task of its own, so that the outcome of the swap is noted.
     let given = tokio::spawn(hand_over_to(Arc::clone(sessions), session, peer));
     given.await.unwrap_or(false)
 }
@@ -73,7 +72,7 @@ async fn hand_over_to(sessions: Arc<Sessions>, session: SessionId, peer: Arc<Pee
         give_row(&sessions, row, peer.id).await
     };
     let given = given.await;
-    // It may have been given where that is not known, too. Whoever hears it reads the row.
+    // Also after an unknown outcome. The peer reads the row.
     if !matches!(given, Ok(false)) {
         sessions.peers.session_given(&peer, session);
     }
@@ -93,7 +92,7 @@ async fn row_kept_here(
     Ok(row.filter(|row| row.open && row.replica == sessions.local.id))
 }
 
-/// Whether it was given.
+/// Hands a session over. True if it did.
 async fn give_row(
     sessions: &Arc<Sessions>,
     row: SessionRow,
@@ -105,7 +104,7 @@ async fn give_row(
         epoch: epoch.saturating_add(1),
         ..row
     };
-    // One that has ended gets no new TTL.
+    // An ended session gets no new TTL.
     let (now, boot) = (sessions.time.now(), sessions.local.clock.boot());
     let Some(giving) = sessions.table.begin_give(&given, now, boot) else {
         return Ok(false);

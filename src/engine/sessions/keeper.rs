@@ -11,15 +11,15 @@ use super::take_over::find;
 use crate::engine::api::EngineError;
 use crate::lock::SessionId;
 
-/// How often who waits for another call to close a session rereads whether it did.
+/// The pause between looks while another call closes the session.
 const REREAD_EVERY: Duration = Duration::from_millis(50);
-/// How often, before its own caller is told to come again.
+/// Looks before the caller is told to retry.
 const REREADS_MAX: u32 = 100;
 
-/// What became of a session that its client closed.
+/// The outcome of a CloseSession.
 pub(in super::super) enum ClosedByClient {
-    /// It ended here, now or before. [`Sessions::until_emptied`] says when what lives by it has ended, too, and
-    /// [`Sessions::ended_everywhere`] when that is so elsewhere.
+    /// It ended here, now or before. [`Sessions::until_emptied`] waits for the end of its entries here, and
+    /// [`Sessions::ended_everywhere`] for that elsewhere.
     Here {
         had_ended: bool,
         elsewhere: EndedElsewhere,
@@ -42,7 +42,7 @@ pub(in super::super) async fn close(
             Err(error) => return Err(error),
         }
     }
-    // Also where it has ended: then another call, or its expiry, may not have written that down yet.
+    // Also if it has ended: another call, or its expiry, may not have written the row yet.
     if !sessions.table.end(session) {
         // It was handed over a moment ago.
         return Err(EngineError::changing_keeper());
@@ -58,7 +58,7 @@ pub(in super::super) async fn close(
     }
 }
 
-/// The time of a session has come here; if it `was_open`, it expired.
+/// Ends a session whose alarm fired; if it `was_open`, it expired.
 pub(in super::super) fn expired(sessions: &Arc<Sessions>, session: SessionId, was_open: bool) {
     if was_open {
         tracing::info!(%session, "a session expired");
@@ -66,22 +66,22 @@ pub(in super::super) fn expired(sessions: &Arc<Sessions>, session: SessionId, wa
     let sessions = Arc::clone(sessions);
     tokio::spawn(async move {
         if end(&sessions, session).await == Closed::Done {
-            // Nobody waits for what others say.
+            // Nothing waits for the answers of others.
             drop(sessions.announce_ended(session));
             sessions.until_emptied(session).await;
         }
     });
 }
 
-/// Ends a session: first its lease here, then its row, then what lives by it. Returns once the row says so and the keys
-/// heard of it, or this replica stops. Safe to run twice.
+/// Ends a session: first its lease here, then its row, then its entries. Returns once the row says so and the keys are
+/// notified, or this replica stops. Safe to run twice.
 pub(in super::super) async fn end(sessions: &Arc<Sessions>, session: SessionId) -> Closed {
     let table = &sessions.table;
     let mut rereads = 0;
     if table.end(session) {
         while table.is_ending(session) {
             let Some(_closing) = table.begin_close(session) else {
-                // Another call, or its expiry, does so.
+                // Another call, or the expiry, is writing the row.
                 if rereads == REREADS_MAX || sessions.local.is_stopping() {
                     return Closed::Stopped;
                 }
@@ -93,7 +93,7 @@ pub(in super::super) async fn end(sessions: &Arc<Sessions>, session: SessionId) 
                 Closed::Done => {}
                 other @ (Closed::Moved | Closed::Stopped) => return other,
             }
-            // Not before: a row that is still open is not forgotten, and nobody would come back for it.
+            // Only after the write: a session must not be forgotten while its row is open, because nothing would close it.
             table.note_closed(session);
         }
     }

@@ -2,7 +2,7 @@
 //! their keeper.
 //!
 //! The keeper alone judges whether a session lives. Another replica becomes the keeper once the old one is down, or by a hand-over: on
-//! request, or before a stop. A home whose entries live by a session elsewhere passes renewals on to the keeper, and learns
+//! request, or before a stop. A home with entries of a session elsewhere passes renewals on to the keeper, and learns
 //! of the session's end from the keeper or from the row.
 
 mod announce;

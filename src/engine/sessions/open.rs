@@ -9,11 +9,11 @@ use super::take_over::{adopt_row, too_many, was_taken};
 use crate::engine::api::{EngineError, Renewed};
 use crate::store::{SessionRow, SessionSwap};
 
-/// How often a change of a row that meets another one is tried.
+/// Retries of a swap that meets another change.
 const TRIES_MAX: u32 = 8;
 
-/// Opens a session, or finds the open one with this id. To be run in a task of its own: a row that was written always
-/// gets its lease.
+/// Opens a session, or finds the open one with this id. To be run in a task of its own, so that a written row always gets
+/// its lease.
 pub(in super::super) async fn open(
     sessions: Arc<Sessions>,
     row: SessionRow,
@@ -36,7 +36,7 @@ pub(in super::super) async fn open(
         let error = match swap {
             SessionSwap::Applied => break (row.clone(), true),
             SessionSwap::Conflict(Some(found)) => break (found, false),
-            // Its outcome is looked up by trying again: the row is there, or it is not.
+            // A retry shows the outcome: the row is there, or it is not.
             SessionSwap::Conflict(None) | SessionSwap::Unknown(_) if tries < TRIES_MAX => {
                 sessions.local.back_off(tries).await;
                 tries += 1;
@@ -66,11 +66,11 @@ pub(in super::super) async fn open(
             return Err(EngineError::RequestMismatch { field });
         }
         if found.replica != sessions.local.id {
-            // Opened through another replica, which did not get to say so.
+            // Opened through another replica, whose answer was lost.
             table.moved(&found, sessions.local.clock.boot());
             return elsewhere::renew(&sessions, session).await;
         }
-        // By a change of the row where it is not kept here: it may be on its way to another replica.
+        // By a swap of the row unless it is kept here: the session may be in hand-over to another replica.
         match adopt_row(&sessions, found).await {
             Err(EngineError::Elsewhere { .. }) => {
                 return elsewhere::renew(&sessions, session).await;
@@ -82,7 +82,7 @@ pub(in super::super) async fn open(
     renewed.map_err(NotRenewed::error)
 }
 
-/// One task a session, however often its client tries.
+/// One task for a session, regardless of its client's retries.
 fn resolve_behind(sessions: &Arc<Sessions>, row: SessionRow) {
     let session = row.id;
     let sessions = Arc::clone(sessions);
@@ -93,9 +93,9 @@ fn resolve_behind(sessions: &Arc<Sessions>, row: SessionRow) {
     });
 }
 
-/// Looks up whether a session of unknown outcome was opened, however long the store takes. Then it is kept: if nobody asks
-/// for it again it expires, and its row is closed. By a change of the row, for meanwhile it may be another replica's. One
-/// that is written later still names this replica, and is found by the sweep.
+/// Looks up a session of unknown outcome, however long the store takes. An opened one is kept: without a client it expires,
+/// and its row is closed. A swap of the row adopts it, because it may have another keeper meanwhile. The sweep finds a row
+/// that is written even later, because it names this replica.
 async fn keep_if_written(sessions: &Arc<Sessions>, row: SessionRow) {
     let session = row.id;
     let mut tries = 0;
@@ -111,7 +111,7 @@ async fn keep_if_written(sessions: &Arc<Sessions>, row: SessionRow) {
     }
 }
 
-/// The argument in which a session that was found differs from the one that is asked for.
+/// The argument in which the found session differs from the requested one.
 fn differs(found: &SessionRow, asked: &SessionRow) -> Option<&'static str> {
     if found.ttl_ms != asked.ttl_ms {
         Some("ttl")

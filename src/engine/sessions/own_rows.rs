@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use crate::lock::{ReplicaId, SessionId};
 use crate::store::{SessionRow, SessionStore, SessionSwap, StoreError};
 
-/// Shows each row as this replica's: the one that it names was an earlier process, and is gone. So a start need not write them.
+/// Shows each row as this replica's, because the named one was an earlier process. So a start need not write the rows.
 pub(in super::super) struct OwnRows {
     pub rows: Arc<dyn SessionStore>,
     pub replica: ReplicaId,

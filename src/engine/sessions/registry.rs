@@ -15,30 +15,30 @@ use crate::lock::{KeyId, Seq, SessionId};
 use crate::log_throttle::LogThrottle;
 use crate::store::{ClusterStore, SessionStore, Store};
 
-/// The keys with entries that are attached to sessions.
+/// The keys with entries in sessions.
 pub(in crate::engine) trait AttachedKeys: Send + Sync {
-    /// Something happened to a session that entries of this key live by.
+    /// Gives a key an event of a session that has entries there.
     fn notify(self: Arc<Self>, id: &KeyId, event: Event);
 }
 
-/// The sessions that matter to a replica, and what keeping them takes.
+/// The sessions known to a replica, and the means to keep them.
 pub(in crate::engine) struct Sessions {
     pub local: Arc<Local>,
     pub time: Arc<Time>,
     pub table: SessionTable,
-    /// What the keepers of other sessions are being asked.
+    /// The renewals on their way to keepers of other sessions.
     pub(super) asks: KeeperAsks,
     /// The rows of sessions.
     pub rows: Arc<dyn SessionStore>,
-    /// What other replicas are yet to be told.
+    /// The ends of sessions that other replicas are yet to be told.
     pub(super) announcements: Announcements,
-    /// The rows of those that have ended, for a while.
+    /// The rows of ended sessions, until they are deleted.
     pub closed_rows: ClosedRows,
-    /// Through it a keeper that cannot be called is asked for a session.
+    /// The way to request a session from a keeper that cannot be called.
     pub(super) cluster: Option<Arc<dyn ClusterStore>>,
     pub(super) peers: Arc<dyn Peers>,
     pub(super) keys: Weak<dyn AttachedKeys>,
-    /// Met again and again for as long as a store is in trouble.
+    /// Throttles the log of failed closes.
     pub(super) not_closed: LogThrottle,
 }
 
@@ -66,12 +66,12 @@ impl Sessions {
         }
     }
 
-    /// Notes that an entry lives by a session.
+    /// Attaches an entry to a session.
     pub fn attach(&self, session: SessionId, id: &Arc<KeyId>, seq: Seq) -> Attached {
         self.table.attach(session, id, seq, self.local.clock.boot())
     }
 
-    /// Notes that an entry lives by a session no longer.
+    /// Detaches an entry from a session.
     pub fn detach(&self, session: SessionId, id: &Arc<KeyId>, seq: Seq) {
         self.table.detach(session, id, seq);
     }

@@ -9,11 +9,11 @@ use super::{elsewhere, take_over};
 use crate::engine::api::{EngineError, Renewed};
 use crate::lock::SessionId;
 
-/// How long a call waits for the keeper of its session, where what that said before has not ended.
+/// The longest wait of a call for its session's keeper while the keeper's last answer is valid.
 const KEEPER_ANSWERS_WITHIN: Duration = Duration::from_millis(200);
 
 impl Sessions {
-    /// A renewal of a session by whoever wants to be told its validity: here, or at its keeper.
+    /// Renews a session, here or at its keeper, and returns its validity.
     pub async fn renew(self: &Arc<Self>, session: SessionId) -> Result<Renewed, EngineError> {
         match self.table.renew(session, self.time.now(), false) {
             Ok(renewed) => Ok(renewed),
@@ -25,7 +25,7 @@ impl Sessions {
         }
     }
 
-    /// A renewal by a client, at the keeper only: `Elsewhere` where that is another replica.
+    /// A renewal by a client, at the keeper only: `Elsewhere` if that is another replica.
     pub async fn renew_kept(
         self: &Arc<Self>,
         session: SessionId,
@@ -42,7 +42,7 @@ impl Sessions {
         Err(EngineError::changing_keeper())
     }
 
-    /// How long a session is safe from now on, as far as it is known here.
+    /// The span without expiry of a session from now on, if known here.
     pub fn safe_for(&self, session: SessionId) -> Option<Duration> {
         if let Some((_, left)) = self.table.left(session, self.time.now()) {
             return Some(left.min(self.table.promised(session)?.valid_for));
@@ -51,8 +51,8 @@ impl Sessions {
         Some(said.renewed.valid_for)
     }
 
-    /// How long a call may be told that its session is valid, which it renewed when it was made. What a keeper elsewhere said
-    /// lately is enough (H10). One that says nothing now holds nobody up: what it said stands.
+    /// The validity of a session for a call that renewed it. A recent answer of a keeper elsewhere is enough (H10). A keeper
+    /// that does not answer delays no call: its last answer stands.
     pub async fn validity(self: &Arc<Self>, session: SessionId) -> Result<Renewed, EngineError> {
         if let Some(kept) = self.table.promised(session) {
             return Ok(kept);
@@ -75,14 +75,14 @@ impl Sessions {
                 (renewed, _) => renewed,
             },
             () = self.local.clock.sleep(KEEPER_ANSWERS_WITHIN) => match said() {
-                // The asking goes on: whoever comes next may find it answered.
+                // The renewal goes on: the next call may find it answered.
                 Some(said) => Ok(said.renewed),
                 None => renewal.await,
             },
         }
     }
 
-    /// A renewal that nobody waits for, by a call about an entry that lives by the session.
+    /// A renewal in the background, by a call about an entry of the session.
     pub fn renew_behind(self: &Arc<Self>, session: SessionId) {
         let now = self.time.now();
         if self.table.renew(session, now, false) != Err(NotRenewed::NotKept)
@@ -98,8 +98,8 @@ impl Sessions {
         });
     }
 
-    /// Reads the row of a session that entries here live by, in a task of its own. Where nobody shares the store, nothing
-    /// else would read it: then until it was read, or nothing lives by the session any more.
+    /// Reads the row of a session with entries here, in a task of its own. On a store of this process alone nothing else would
+    /// read it, so this tries until it is read, or the session has no entries.
     pub fn read_behind(self: &Arc<Self>, session: SessionId) {
         let sessions = Arc::clone(self);
         tokio::spawn(async move {

@@ -17,18 +17,18 @@ use crate::lock::{KeyId, ReplicaId, Seq, SessionId};
 use crate::session::{Lease, Observed};
 use fermata_guard::shares::{self, NoShare};
 
-/// How long a session of which nothing is known, and that nothing lives by, is remembered to have been asked for.
+/// The time until an unused session elsewhere is forgotten.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
 
-/// Of how many sessions at once it is looked up whether they were opened. More are found by the sweep.
+/// Look-ups at once of sessions that may have been opened. The sweep finds the others.
 const LOOKED_UP_MAX: usize = 1_000;
 
 /// Why a session cannot be renewed here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotRenewed {
-    /// It has ended, for all: its row says so.
+    /// It has ended, and its row says so.
     Ended,
-    /// It has ended here, and its row does not say so yet: another replica may become its keeper with a whole TTL.
+    /// It has ended here, but not in its row yet: another replica may become its keeper with a whole TTL.
     Ending,
     /// This replica does not keep it.
     NotKept,
@@ -37,7 +37,7 @@ pub enum NotRenewed {
 pub use elsewhere::Due;
 
 impl NotRenewed {
-    /// What its client hears.
+    /// The error for the client.
     pub fn error(self) -> EngineError {
         match self {
             NotRenewed::Ended => EngineError::SessionEnded,
@@ -47,57 +47,57 @@ impl NotRenewed {
     }
 }
 
-/// What came of noting that an entry lives by a session.
+/// The outcome of attaching an entry to a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Attached {
-    /// It is known.
+    /// The session is known.
     Ok,
-    /// Nothing is known of it: its row is to be read.
+    /// The session is unknown: its row must be read.
     Unknown,
-    /// It has ended.
+    /// The session has ended.
     Ended,
 }
 
-/// What is to become of the row of a session that has ended, and by which nothing lives here.
+/// The fate of the row of an ended session without entries here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RowOfDone {
-    /// It is not this replica's, or something lives by it.
+    /// It stays: it belongs to another replica, or the session has entries.
     Stays,
-    /// It is to be forgotten.
+    /// It is deleted.
     Goes,
-    /// The same, once all that an earlier process left is taken over: something may live by it.
+    /// It is deleted once all keys of the last process are taken over: the session may have entries there.
     GoesOnceRecovered,
 }
 
-/// Why nothing more can live by a session.
+/// Why a session takes no more entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoRoom {
-    /// It has ended, for all.
+    /// It has ended, and its row says so.
     Ended,
-    /// It has ended here, and its row does not say so yet.
+    /// It has ended here, but not in its row yet.
     Ending,
-    /// As many entries live by it as may.
+    /// It has as many entries as allowed.
     Full,
 }
 
-/// Who keeps a session that this replica does not.
+/// The keeper of a session elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Keeper {
     /// The replica.
     pub replica: ReplicaId,
-    /// The epoch of the row that says so.
+    /// The epoch of the row that names it.
     pub epoch: u32,
     /// The session's TTL.
     pub ttl: Duration,
 }
 
-/// What the row of a session that is kept here says.
+/// The row of a session that is kept here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum KeptRow {
     Open,
-    /// Still that; somebody writes into it that the session has ended.
+    /// Still open; a task is writing the end of the session into it.
     Closing,
-    /// The session has ended.
+    /// It says that the session has ended.
     Closed,
 }
 
@@ -110,9 +110,9 @@ enum SessionRole {
     Elsewhere {
         keeper: Option<Keeper>,
         read_at: Option<Duration>,
-        /// When a renewal was passed on last.
+        /// The last renewal that was passed on, by CLOCK_BOOTTIME.
         renewed_at: Option<Duration>,
-        /// What its keeper said last: the TTL and the grace, and until when it is safe.
+        /// The keeper's last answer, and the end of its validity.
         said: Option<(Renewed, Duration)>,
         ended: bool,
     },
@@ -120,15 +120,15 @@ enum SessionRole {
 
 struct Known {
     role: SessionRole,
-    /// The highest epoch that its row was seen with, or may have been given here.
+    /// The highest epoch seen in its row, or possibly written here.
     epoch: u32,
     entries: BTreeSet<(Arc<KeyId>, Seq)>,
-    /// Entries that are being made.
+    /// The number of entries in the making.
     creating: usize,
     wanted_until: Duration,
-    /// Whose share it is of, while it is kept here.
+    /// The client that it counts for while it is kept here.
     share_of: Arc<str>,
-    /// An earlier process opened it: an entry of a key that was not taken over yet may live by it.
+    /// An earlier process opened it: it may have entries of keys that are not taken over yet.
     is_inherited: bool,
     /// Notified when the last entry is gone.
     emptied: Arc<Notify>,
@@ -154,7 +154,7 @@ impl Known {
         }
     }
 
-    /// It has ended, for all.
+    /// It has ended, and its row says so.
     fn has_ended(&self) -> bool {
         match &self.role {
             SessionRole::Kept { lease, row, .. } => lease.has_ended() && *row == KeptRow::Closed,
@@ -162,7 +162,7 @@ impl Known {
         }
     }
 
-    /// It has ended here, and its row does not say so yet.
+    /// It has ended here, but not in its row yet.
     fn is_ending(&self) -> bool {
         match &self.role {
             SessionRole::Kept { lease, row, .. } => lease.has_ended() && *row != KeptRow::Closed,
@@ -185,19 +185,19 @@ struct KnownSessions {
     sessions: HashMap<SessionId, Known>,
     alarms: BTreeMap<(Observed, SessionId), ()>,
     kept: usize,
-    /// How many of them, and of those that may be kept soon, are of whom; of nobody in particular they are not counted.
+    /// Kept and reserved sessions by client. Sessions without a client's name are not counted.
     shares: HashMap<Arc<str>, usize>,
-    /// Those that may be kept here soon.
+    /// The number of sessions that may be kept here soon.
     reserved: usize,
-    /// Those of which it is being looked up whether they were opened.
+    /// The sessions with a look-up in progress: were they opened?
     looked_up: BTreeSet<SessionId>,
-    /// Those that a call is taking in: no more than there are calls.
+    /// The sessions that a call is adopting: no more than there are calls.
     adopted: BTreeSet<SessionId>,
-    /// Those whose last user was a call: each of them is known, so there are no more than sessions.
+    /// Ended sessions whose last user was a call: all are known, so there are no more than sessions.
     done: BTreeSet<SessionId>,
 }
 
-/// The sessions that matter to a replica.
+/// The sessions known to a replica.
 pub struct SessionTable {
     inner: Mutex<KnownSessions>,
     sessions_max: usize,
@@ -213,7 +213,7 @@ impl SessionTable {
         }
     }
 
-    /// How many may be kept.
+    /// The limit of kept sessions.
     pub fn sessions_max(&self) -> usize {
         self.sessions_max
     }
@@ -222,7 +222,7 @@ impl SessionTable {
         self.inner.lock()
     }
 
-    /// Keeps room for a new session of whom this names, where it names one.
+    /// Reserves room for a new session of this client, within its share; an empty name has no share.
     pub fn reserve(&self, share_of: &str) -> Result<Reservation<'_>, NoShare> {
         let mut inner = self.inner();
         let have = inner.shares.get(share_of).copied().unwrap_or(0);
@@ -230,7 +230,7 @@ impl SessionTable {
         Ok(self.reserved(&mut inner, share_of))
     }
 
-    /// The same, for one that another replica kept: it is open, and counts, but is not refused for its share.
+    /// The same for a session from another replica: it is open, so it counts, but its share does not refuse it.
     pub fn reserve_open(&self, share_of: &str) -> Result<Reservation<'_>, NoShare> {
         let mut inner = self.inner();
         match inner.all() < self.sessions_max {
@@ -239,7 +239,7 @@ impl SessionTable {
         }
     }
 
-    /// The same, for one that is this replica's by its row: above the limit, if need be, for nobody else can keep it.
+    /// The same for a session whose row names this replica: above the limit, if need be, since no other replica can keep it.
     pub fn reserve_own(&self, share_of: &str) -> Reservation<'_> {
         let mut inner = self.inner();
         self.reserved(&mut inner, share_of)
@@ -253,7 +253,7 @@ impl SessionTable {
         }
     }
 
-    /// The one that looks up whether a session was opened; `None` where somebody does already, or too many are looked up.
+    /// Begins the look-up of a session that may have been opened; `None` if there is one already, or too many run.
     pub fn begin_look_up(&self, session: SessionId) -> Option<LookUp<'_>> {
         let mut inner = self.inner();
         let may = inner.looked_up.len() < LOOKED_UP_MAX && inner.looked_up.insert(session);
@@ -263,7 +263,7 @@ impl SessionTable {
         })
     }
 
-    /// The one that takes in a session whose row names this replica; `None` where somebody does already.
+    /// Begins to adopt a session whose row names this replica; `None` if another call does so already.
     pub fn begin_adopt(&self, session: SessionId) -> Option<Adopting<'_>> {
         self.inner().adopted.insert(session).then(|| Adopting {
             table: self,
@@ -271,17 +271,17 @@ impl SessionTable {
         })
     }
 
-    /// Whether anything is known of a session.
+    /// Whether a session is known.
     pub fn knows(&self, session: SessionId) -> bool {
         self.inner().sessions.contains_key(&session)
     }
 
-    /// How many are kept here.
+    /// The number of sessions kept here.
     pub fn count(&self) -> usize {
         self.inner().kept
     }
 
-    /// Notes that an entry lives by a session.
+    /// Attaches an entry to a session.
     pub fn attach(
         &self,
         session: SessionId,
@@ -302,7 +302,7 @@ impl SessionTable {
         }
     }
 
-    /// Notes that an entry lives by a session no longer.
+    /// Detaches an entry from a session.
     pub fn detach(&self, session: SessionId, id: &Arc<KeyId>, seq: Seq) {
         let mut inner = self.inner();
         if let Some(known) = inner.sessions.get_mut(&session) {
@@ -313,7 +313,7 @@ impl SessionTable {
         }
     }
 
-    /// Keeps room for one more entry of a session.
+    /// Reserves room for one more entry of a session.
     pub fn begin_create(&self, session: SessionId, boot: Duration) -> Result<(), NoRoom> {
         let mut inner = self.inner();
         let known = inner
@@ -333,7 +333,7 @@ impl SessionTable {
         Ok(())
     }
 
-    /// The entry was made, or was not.
+    /// Ends that reservation: the entry was made, or not.
     pub fn end_create(&self, session: SessionId) {
         let mut inner = self.inner();
         if let Some(known) = inner.sessions.get_mut(&session) {
@@ -342,12 +342,12 @@ impl SessionTable {
         inner.note_if_done(session);
     }
 
-    /// Those that ended before the last call that used them did: they are to be forgotten.
+    /// Takes the sessions that ended before their last call did: they are to be forgotten.
     pub fn take_done(&self) -> BTreeSet<SessionId> {
         std::mem::take(&mut self.inner().done)
     }
 
-    /// The keys with entries that live by a session.
+    /// The keys with entries of a session.
     pub fn keys_of(&self, session: SessionId) -> Vec<Arc<KeyId>> {
         let inner = self.inner();
         let Some(known) = inner.sessions.get(&session) else {
@@ -358,28 +358,28 @@ impl SessionTable {
         keys
     }
 
-    /// Notified once nothing lives by a session; `None` if that is so.
+    /// Notified once a session has no entries; `None` if it has none now.
     pub fn emptied(&self, session: SessionId) -> Option<Arc<Notify>> {
         let inner = self.inner();
         let known = inner.sessions.get(&session)?;
         (!known.entries.is_empty()).then(|| Arc::clone(&known.emptied))
     }
 
-    /// How many entries live by a session, as far as this replica knows.
+    /// The number of a session's entries that this replica knows.
     pub fn entries_of(&self, session: SessionId) -> usize {
         let inner = self.inner();
         let known = inner.sessions.get(&session);
         known.map_or(0, |known| known.entries.len())
     }
 
-    /// Whether entries live by a session here, or are being made.
+    /// Whether a session has entries here, or entries in the making.
     pub fn is_used(&self, session: SessionId) -> bool {
         let inner = self.inner();
         let known = inner.sessions.get(&session);
         known.is_some_and(|known| !known.is_unused())
     }
 
-    /// The TTL of a session, as far as it is known here.
+    /// The TTL of a session, if known here.
     pub fn ttl_of(&self, session: SessionId) -> Option<Duration> {
         match &self.inner().sessions.get(&session)?.role {
             SessionRole::Kept { lease, .. } => Some(lease.ttl()),
@@ -402,7 +402,7 @@ impl Drop for Reservation<'_> {
     }
 }
 
-/// The one that looks up whether a session was opened.
+/// A look-up of a session that may have been opened.
 pub struct LookUp<'a> {
     table: &'a SessionTable,
     session: SessionId,
@@ -414,7 +414,7 @@ impl Drop for LookUp<'_> {
     }
 }
 
-/// The one that gives a session away. Unless it knows that it did, the row says who keeps it.
+/// A hand-over of a session. Unless it is done, the row says who the keeper is.
 pub struct Giving<'a> {
     table: &'a SessionTable,
     session: SessionId,
@@ -436,7 +436,7 @@ impl Drop for Giving<'_> {
     }
 }
 
-/// The one that takes a session in.
+/// The adoption of a session.
 pub struct Adopting<'a> {
     table: &'a SessionTable,
     session: SessionId,
@@ -448,7 +448,7 @@ impl Drop for Adopting<'_> {
     }
 }
 
-/// The one that writes into the row of a session that it has ended.
+/// The write of a session's end into its row.
 pub struct Closing<'a> {
     table: &'a SessionTable,
     session: SessionId,
@@ -472,12 +472,12 @@ impl KnownSessions {
         }
     }
 
-    /// How many are kept here, or may be soon.
+    /// The number of sessions that are kept here, or may be soon.
     fn all(&self) -> usize {
         self.kept.saturating_add(self.reserved)
     }
 
-    /// One more of whom this names, where it names one.
+    /// Counts one more session of this client; an empty name is not counted.
     fn add_share(&mut self, share_of: &str) -> Arc<str> {
         let known = self.shares.get_key_value(share_of);
         let share_of = known.map_or_else(|| Arc::from(share_of), |(known, _)| Arc::clone(known));
@@ -487,7 +487,7 @@ impl KnownSessions {
         share_of
     }
 
-    /// One less of whom this names.
+    /// Counts one session less.
     fn give_back(&mut self, share_of: &Arc<str>) {
         if let Some(count) = self.shares.get_mut(share_of) {
             *count -= 1;

@@ -11,21 +11,21 @@ use crate::lock::{ReplicaId, SessionId};
 use crate::store::{HandOverRequest, HandOverSubject, SessionRow, SessionSwap};
 use fermata_guard::shares::NoShare;
 
-/// How long a session that was asked for through the store is waited for.
+/// The longest wait for a session requested through the store.
 const REQUESTED_FOR: Duration = Duration::from_secs(5);
-/// How often it is looked for meanwhile.
+/// The pause between looks meanwhile.
 const REREAD_EVERY: Duration = Duration::from_millis(200);
-/// How long a call waits for what becomes of a session that is being given away, or taken in by another call.
+/// The longest wait of a call for a session in hand-over, or in adoption by another call.
 const SETTLES_WITHIN: Duration = Duration::from_secs(1);
-/// The longest back-off between its looks.
+/// The highest step of its back-off.
 const BACK_OFF_MAX: u32 = 3;
 
 pub(super) fn too_many(sessions: &Sessions, no_share: NoShare) -> EngineError {
     EngineError::of_no_share(no_share, "sessions_max", sessions.table.sessions_max())
 }
 
-/// Looks for a session that this replica does not keep: `Elsewhere` with its keeper; `Ok` where this replica is that,
-/// from here on.
+/// Finds a session that this replica does not keep: `Elsewhere` with its keeper; `Ok` if this replica is the keeper from
+/// now on.
 pub(super) async fn find(sessions: &Arc<Sessions>, session: SessionId) -> Result<(), EngineError> {
     if sessions.local.is_alone() {
         return Err(EngineError::SessionEnded);
@@ -49,18 +49,18 @@ fn kept_elsewhere(row: &SessionRow) -> EngineError {
     }
 }
 
-/// Makes this replica the keeper of a session, from the row that was read, with a full TTL. False if that changed, or the
-/// session has gone on to another keeper since.
+/// Makes this replica the keeper of a session by a swap of the read row, with a full TTL. False if the row changed, or the
+/// session has another keeper since.
 pub(in super::super) async fn take_row(
     sessions: &Arc<Sessions>,
     row: SessionRow,
 ) -> Result<bool, EngineError> {
     let table = &sessions.table;
-    // From which address it was opened is not known any more: such a one is nobody's.
+    // The address of its client is lost, so without an identity the session counts for no client.
     let share_of = row.identity.as_str();
     let reserved = match row.replica == sessions.local.id {
         true => table.reserve_own(share_of),
-        // Another replica may have room for it.
+        // Without room here, another replica may have some.
         false => {
             let reserved = table.reserve_open(share_of);
             reserved.map_err(|no_share| too_many(sessions, no_share))?
@@ -87,8 +87,8 @@ pub(in super::super) async fn take_row(
     Ok(table.keep(&row, sessions.time.now(), reserved))
 }
 
-/// Resolves a swap of unknown outcome, however long the store takes (I6): one that took effect and that nobody here
-/// knows of would keep the session open for ever.
+/// Resolves a swap of unknown outcome, however long the store takes (I6): an unnoticed success would keep the session open
+/// for ever.
 pub(super) async fn was_taken(
     sessions: &Arc<Sessions>,
     row: &SessionRow,
@@ -107,7 +107,8 @@ pub(super) async fn was_taken(
     Err(EngineError::Stopping)
 }
 
-/// Takes a session over from a keeper that is down, or asks a live one for it. In a task of its own: what it writes it also takes in.
+/// Takes a session over from a keeper that is down, or requests it from a live one. In a task of its own, so that a written
+/// row is always followed by its lease.
 pub(in super::super) async fn take_over(
     sessions: &Arc<Sessions>,
     session: SessionId,
@@ -118,7 +119,7 @@ pub(in super::super) async fn take_over(
     taken.await.map_err(|_| EngineError::changing_keeper())?
 }
 
-/// The row of a session that `from` keeps still; `None` where this replica keeps it, from here on.
+/// The row of a session that `from` still keeps; `None` if this replica keeps it from now on.
 async fn row_kept_by(
     sessions: &Arc<Sessions>,
     session: SessionId,
@@ -150,7 +151,7 @@ async fn take_from(
         if !sessions.local.declare_down(from).await? {
             match request(sessions, row).await? {
                 Requested::Kept => return Ok(()),
-                // It crashed when it was asked.
+                // It crashed after the request.
                 Requested::Down => continue,
             }
         }
@@ -162,7 +163,7 @@ async fn take_from(
     Err(EngineError::changing_keeper())
 }
 
-/// What came of asking a keeper for a session.
+/// The outcome of a request for a session.
 enum Requested {
     /// This replica keeps it.
     Kept,
@@ -170,7 +171,7 @@ enum Requested {
     Down,
 }
 
-/// Asks the keeper of a session for it through the store, and waits for it.
+/// Requests a session from its keeper through the store, and waits for it.
 async fn request(sessions: &Arc<Sessions>, row: SessionRow) -> Result<Requested, EngineError> {
     let no_way = || {
         EngineError::Unavailable(
@@ -203,10 +204,9 @@ async fn request(sessions: &Arc<Sessions>, row: SessionRow) -> Result<Requested,
     Err(no_way())
 }
 
-/// The row of an open session: `Elsewhere` where that names another replica. Where it names this one, which keeps no such
-/// session, it was written by a change of which this replica never heard, or has not yet. So it is kept from here on, and
-/// ends in its time unless its client comes. One that is being given away is not taken back: what becomes of it is waited
-/// for.
+/// Makes this replica the keeper of a session whose row names it; `Elsewhere` if the row names another one. A session that
+/// is named but not kept comes from a swap whose answer this replica missed, or has not received yet. It expires unless its
+/// client renews it. A session in hand-over is not taken back: this waits for the outcome.
 pub(in super::super) async fn adopt_row(
     sessions: &Arc<Sessions>,
     mut row: SessionRow,

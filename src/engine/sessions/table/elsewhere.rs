@@ -9,33 +9,33 @@ use crate::engine::api::Renewed;
 use crate::lock::{ReplicaId, SessionId};
 use crate::store::SessionRow;
 
-/// After its TTL, and not sooner than the first nor later than the second, the row of a session that another replica keeps is
-/// read again: its keeper tells of an end at once, so this is for what it could not tell.
+/// The bounds of the pause between reads of the row of a session elsewhere; within them it is the TTL. The keeper announces
+/// an end at once, so the reads only find lost announcements.
 const READ_AGAIN_MIN: Duration = Duration::from_secs(5);
 const READ_AGAIN_MAX: Duration = Duration::from_secs(30);
 
-/// What is to be done about a session that another replica keeps.
+/// Due work on a session that another replica keeps.
 #[derive(Clone, Debug)]
 pub struct Due {
-    /// Which.
+    /// The session.
     pub session: SessionId,
-    /// Its row is to be read, for it may have ended, or its keeper is down.
+    /// Read its row: it may have ended, or its keeper is down.
     pub read: bool,
-    /// It has ended, and what lives by it is to be told so.
+    /// It has ended: end its entries.
     pub ended: bool,
 }
 
-/// What the keeper of a session said of it.
+/// The last answer of a session's keeper.
 #[derive(Clone, Copy, Debug)]
 pub struct Said {
-    /// With what is left of its validity.
+    /// The answer, with the rest of its validity.
     pub renewed: Renewed,
-    /// At least two thirds of that are left: it need not be asked again.
+    /// At least two thirds of the validity are left: the keeper need not be asked again.
     pub is_fresh: bool,
 }
 
 impl SessionTable {
-    /// What the keeper of a session elsewhere said, as far as it is left (H10).
+    /// The last answer of a session's keeper, while it is valid (H10).
     pub fn said(&self, session: SessionId, boot: Duration) -> Option<Said> {
         let inner = self.inner();
         match &inner.sessions.get(&session)?.role {
@@ -44,8 +44,7 @@ impl SessionTable {
                 ended: false,
                 ..
             } => {
-                // It was said by the keeper's clock, and the client counts by its own: of each two clocks one may run a tenth
-                // slower.
+                // The keeper answered by its clock, the client counts by its own: one clock may run a tenth slower.
                 let gone = boot
                     .saturating_add(renewed.valid_for)
                     .saturating_sub(*until);
@@ -62,8 +61,8 @@ impl SessionTable {
         }
     }
 
-    /// Whether a renewal is to be passed on to the keeper now: of what it said, less than two thirds are left. From
-    /// here on it counts as passed on.
+    /// Whether a renewal must be passed on to the keeper now: the last one is a third of the TTL old. It counts as passed on
+    /// from now on.
     pub fn is_due(&self, session: SessionId, boot: Duration) -> bool {
         let mut inner = self.inner();
         let Some(known) = inner.sessions.get_mut(&session) else {
@@ -86,12 +85,12 @@ impl SessionTable {
         is_due
     }
 
-    /// What the keeper of a session answered to a renewal that was sent at `sent`.
+    /// Notes the keeper's answer to a renewal that was sent at `sent`.
     pub fn heard(&self, session: SessionId, renewed: Renewed, sent: Duration) {
         self.inner().heard(session, renewed, sent);
     }
 
-    /// Who keeps a session, as far as it is known here.
+    /// The keeper of a session elsewhere, if known.
     pub fn keeper(&self, session: SessionId) -> Option<Keeper> {
         match &self.inner().sessions.get(&session)?.role {
             SessionRole::Elsewhere { keeper, .. } => *keeper,
@@ -99,12 +98,12 @@ impl SessionTable {
         }
     }
 
-    /// The row of a session that this replica does not keep.
+    /// Notes the row of a session that this replica does not keep.
     pub fn read(&self, row: &SessionRow, boot: Duration) {
         self.inner().read(row, boot);
     }
 
-    /// A session that this replica does not keep has ended.
+    /// Notes the end of a session that this replica does not keep.
     pub fn ended_elsewhere(&self, session: SessionId, boot: Duration) {
         let mut inner = self.inner();
         if let Some(known) = inner.sessions.get_mut(&session)
@@ -115,12 +114,12 @@ impl SessionTable {
         }
     }
 
-    /// Another replica keeps a session that this one may have kept.
+    /// Notes that another replica keeps a session that this one may have kept.
     pub fn moved(&self, row: &SessionRow, boot: Duration) {
         self.inner().moved(row, boot);
     }
 
-    /// Its row is to be read at once.
+    /// Forgets the keeper of a session, so that its row is read at once.
     pub fn forget_keeper(&self, session: SessionId) {
         if let Some(known) = self.inner().sessions.get_mut(&session)
             && let SessionRole::Elsewhere {
@@ -134,7 +133,7 @@ impl SessionTable {
         }
     }
 
-    /// The replicas that keep sessions which matter here.
+    /// The keepers of known sessions elsewhere.
     pub fn keepers(&self) -> BTreeSet<ReplicaId> {
         let inner = self.inner();
         let keepers = inner
@@ -147,8 +146,7 @@ impl SessionTable {
         keepers.collect()
     }
 
-    /// What is to be done about sessions that other replicas keep, of which these are down. Those that nobody cares for are
-    /// forgotten.
+    /// The due work on sessions of other keepers, some of which are `down`. Forgets sessions without a user.
     pub fn due(&self, boot: Duration, down: &BTreeSet<ReplicaId>) -> Vec<Due> {
         let mut inner = self.inner();
         let unwanted: Vec<SessionId> = inner
@@ -231,7 +229,7 @@ impl KnownSessions {
         *ended |= !row.open;
     }
 
-    /// What is known of it is remembered: an older row may come yet, whose swap was answered late.
+    /// The session stays known, because the late answer to an older swap may still bring an older row.
     pub(super) fn moved(&mut self, row: &SessionRow, boot: Duration) {
         if let Some(known) = self.sessions.get_mut(&row.id)
             && let SessionRole::Kept { alarm, .. } = &known.role

@@ -13,8 +13,8 @@ use crate::session::{Lease, Observed};
 use crate::store::SessionRow;
 
 impl SessionTable {
-    /// This replica keeps a session from here on, with a full TTL; what lives by it stays. False if it has gone to another
-    /// keeper since that row was written, or has ended. The room that was reserved for it is given up at the end of this call.
+    /// Makes this replica the keeper of a session, with a full TTL and its entries. False if the session has another keeper
+    /// since that row was written, or has ended. Consumes the reservation.
     pub fn keep(&self, row: &SessionRow, now: Observed, mut reserved: Reservation<'_>) -> bool {
         let mut inner = self.inner();
         let id = row.id;
@@ -50,7 +50,7 @@ impl SessionTable {
         true
     }
 
-    /// A renewal; `on_stream`: its client is connected.
+    /// Renews a session; `on_stream`: its client is connected.
     pub fn renew(
         &self,
         session: SessionId,
@@ -83,8 +83,7 @@ impl SessionTable {
         }
     }
 
-    /// What a call is told of a session that is kept here and has not ended, which it renewed when it was made: its client
-    /// counts from when it sent the call.
+    /// The validity of an open session kept here, for a call that renewed it: the client counts from when it sent the call.
     pub fn promised(&self, session: SessionId) -> Option<Renewed> {
         match &self.inner().sessions.get(&session)?.role {
             SessionRole::Kept { lease, .. } if !lease.has_ended() => Some(Renewed {
@@ -97,7 +96,7 @@ impl SessionTable {
         }
     }
 
-    /// A stream ended that the client of a session sent renewals on.
+    /// The renewal stream of a session's client ended.
     pub fn disconnected(&self, session: SessionId, now: Observed) {
         let mut inner = self.inner();
         if let Some(known) = inner.sessions.get_mut(&session)
@@ -108,8 +107,8 @@ impl SessionTable {
         inner.fire_sooner(session);
     }
 
-    /// The leases whose time has come, `most` at most, each with whether that ended it: one that was ended before may still
-    /// be to be closed.
+    /// Takes the expired leases, `most` at most. The flag is true if the lease was open; the row of an earlier end may still be
+    /// open.
     pub fn expire(&self, now: Observed, most: usize) -> Vec<(SessionId, bool)> {
         let mut inner = self.inner();
         let mut expired = Vec::new();
@@ -136,8 +135,7 @@ impl SessionTable {
         expired
     }
 
-    /// Ends a session that is kept here: nothing renews it, and nothing more can live by it. False if it is not kept
-    /// here.
+    /// Ends a session: it takes no renewals and no entries any more. False if it is not kept here.
     pub fn end(&self, session: SessionId) -> bool {
         let mut inner = self.inner();
         let Some(known) = inner.sessions.get_mut(&session) else {
@@ -152,7 +150,7 @@ impl SessionTable {
         }
     }
 
-    /// The one that writes into its row that it has ended; `None` where that is done, or somebody else does it.
+    /// Begins to write the end of a session into its row; `None` if that is done, or another task does it.
     pub fn begin_close(&self, session: SessionId) -> Option<Closing<'_>> {
         let mut inner = self.inner();
         let known = inner.sessions.get_mut(&session)?;
@@ -166,9 +164,8 @@ impl SessionTable {
         })
     }
 
-    /// Another replica is to keep a session, by this row: nothing renews it here from now on. For as long as its lease here
-    /// would last it is as valid as if its next keeper had said so, which begins a whole TTL later than this. `None` where it
-    /// has ended here.
+    /// Begins a hand-over of a session, by this row: nothing renews it here from now on. The rest of its lease counts as an
+    /// answer of the next keeper, whose whole TTL begins later. `None` if the session has ended here.
     pub fn begin_give(
         &self,
         row: &SessionRow,
@@ -200,7 +197,7 @@ impl SessionTable {
         })
     }
 
-    /// The sessions that are kept here and have not ended, those that were heard of last first.
+    /// The open sessions that are kept here, the last renewed first.
     pub fn kept(&self) -> Vec<SessionId> {
         let inner = self.inner();
         let kept = inner.sessions.iter().filter_map(|(id, known)| {
@@ -214,20 +211,20 @@ impl SessionTable {
         kept.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Whether it is known, and has not ended.
+    /// Whether a session is known and has not ended.
     pub fn is_open(&self, session: SessionId) -> bool {
         let inner = self.inner();
         let known = inner.sessions.get(&session);
         known.is_some_and(|known| !known.has_ended())
     }
 
-    /// Whether it has ended here, and its row does not say so yet.
+    /// Whether a session has ended here, but not in its row yet.
     pub fn is_ending(&self, session: SessionId) -> bool {
         let inner = self.inner();
         inner.sessions.get(&session).is_some_and(Known::is_ending)
     }
 
-    /// Its row says that it has ended.
+    /// Notes that the row of a session says that it has ended.
     pub fn note_closed(&self, session: SessionId) {
         if let Some(known) = self.inner().sessions.get_mut(&session)
             && let SessionRole::Kept { row, .. } = &mut known.role
@@ -236,7 +233,7 @@ impl SessionTable {
         }
     }
 
-    /// Forgets a session that has ended, and that nothing lives by: what is to become of its row.
+    /// Forgets an ended session without entries. Returns the fate of its row.
     pub fn remove_if_done(&self, session: SessionId) -> RowOfDone {
         let mut inner = self.inner();
         let Some(known) = inner.sessions.get(&session).filter(|known| known.is_done()) else {
@@ -251,14 +248,14 @@ impl SessionTable {
         row
     }
 
-    /// An earlier process opened this session.
+    /// Notes that an earlier process opened this session.
     pub fn note_inherited(&self, session: SessionId) {
         if let Some(known) = self.inner().sessions.get_mut(&session) {
             known.is_inherited = true;
         }
     }
 
-    /// What is left of a session that is kept here.
+    /// The TTL of a session kept here, and the rest of it.
     pub fn left(&self, session: SessionId, now: Observed) -> Option<(Duration, Duration)> {
         match &self.inner().sessions.get(&session)?.role {
             SessionRole::Kept { lease, .. } => Some((lease.ttl(), lease.left(now))),
@@ -266,7 +263,7 @@ impl SessionTable {
         }
     }
 
-    /// Whether this replica keeps it.
+    /// Whether this replica keeps a session.
     pub fn is_kept(&self, session: SessionId) -> bool {
         let inner = self.inner();
         let known = inner.sessions.get(&session);
@@ -278,7 +275,7 @@ impl SessionTable {
 }
 
 impl KnownSessions {
-    /// Moves the alarm of a session that may end sooner than that fires. (Later is no matter: it is set again.)
+    /// Moves the alarm of a session that may end sooner. (An early alarm is set again when it fires.)
     pub(super) fn fire_sooner(&mut self, session: SessionId) {
         let Some(known) = self.sessions.get_mut(&session) else {
             return;
