@@ -7,11 +7,6 @@ use super::source::{code_only, named_to};
 
 /// Circles that are still there: the folder, and the parts.
 const KNOWN: &[(&str, &[&str])] = &[
-    (
-        "crates/cassandra/src/driver",
-        &[HEAD, "counted", "cpp", "nodes", "scylla"],
-    ),
-    ("crates/cassandra/src/driver/cpp", &[HEAD, "prepared"]),
     ("src/cli", &["hold", "lock", "waiting"]),
     ("src/cli/locks", &[HEAD, "ls", "show", "top"]),
     ("src/cli/locks/top", &[HEAD, "live"]),
