@@ -12,8 +12,8 @@ use crate::lock::NameHash;
 use crate::log_throttle::LogThrottle;
 use crate::store::Store;
 use crate::store::cassandra::health::{Finding, Weight};
-use crate::store::cassandra::schema::{Schema, SchemaError};
-use crate::store::cassandra::{CassandraOpenError, CassandraOptions, CassandraStore};
+use crate::store::cassandra::schema::Schema;
+use crate::store::cassandra::{CassandraError, CassandraOptions, CassandraStore};
 
 /// The first pause between two tries to start.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
@@ -31,8 +31,7 @@ pub struct NotYet {
 
 #[derive(Debug)]
 enum Why {
-    Open(CassandraOpenError),
-    Check(SchemaError),
+    Cluster(CassandraError),
     Wrong(Vec<Finding>),
     Engine(EngineError),
 }
@@ -40,8 +39,7 @@ enum Why {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Why::Open(error) => error.fmt(f),
-            Why::Check(error) => error.fmt(f),
+            Why::Cluster(error) => error.fmt(f),
             Why::Wrong(findings) => {
                 let words = |one: &Finding| format!("{}: {}", one.what, one.remedy);
                 let all: Vec<String> = findings.iter().map(words).collect();
@@ -132,18 +130,18 @@ impl Starting {
         engine_options: &impl Fn(Store) -> EngineOptions,
     ) -> Result<(), Why> {
         let opened = CassandraStore::open(self.options.clone()).await;
-        let store = opened.map_err(Why::Open)?;
+        let store = opened.map_err(Why::Cluster)?;
         // By the same connection: to make another one takes as long again where a node hangs.
         let found = store.check(&self.options, &self.schema, &self.apply);
         let (wrong, others): (Vec<Finding>, Vec<Finding>) = found
             .await
-            .map_err(Why::Check)?
+            .map_err(Why::Cluster)?
             .into_iter()
             .partition(|one| one.weight == Weight::Wrong);
         if !wrong.is_empty() {
             return Err(Why::Wrong(wrong));
         }
-        store.agree_on_majority().await.map_err(Why::Open)?;
+        store.agree_on_majority().await.map_err(Why::Cluster)?;
         let store = Arc::new(store);
         let begun = engine.begin(engine_options(store.store())).await;
         begun.map_err(Why::Engine)?;
@@ -157,23 +155,12 @@ impl Starting {
 
     /// The command that puts it right, where there is one.
     fn repair(&self, why: &Why) -> String {
-        let apply = match why {
-            Why::Open(CassandraOpenError::NoSchema { .. }) => true,
-            Why::Open(
-                CassandraOpenError::Settings(_)
-                | CassandraOpenError::Refused(_)
-                | CassandraOpenError::Unreachable(_)
-                | CassandraOpenError::OtherSchema { .. }
-                | CassandraOpenError::OtherMajority { .. },
-            )
+        match why {
+            Why::Cluster(CassandraError::NoSchema { .. }) => {
+                format!(" ({} --replication DATACENTER=3)", self.apply)
+            }
             // Its findings name the commands.
-            | Why::Wrong(_)
-            | Why::Check(_)
-            | Why::Engine(_) => false,
-        };
-        match apply {
-            true => format!(" ({} --replication DATACENTER=3)", self.apply),
-            false => String::new(),
+            Why::Wrong(_) | Why::Cluster(_) | Why::Engine(_) => String::new(),
         }
     }
 }
