@@ -151,7 +151,7 @@ async fn the_commands_reach_it_by_flags_variables_and_a_file_and_tell_what_could
     for words in [
         "advice: copies of each key: 1;",
         "add nodes, and replicate to 3 of them",
-        "has paxos_variant: v1",
+        "have paxos_variant: v1",
     ] {
         assert!(found.contains(words), "no {words:?} in {found}");
     }
