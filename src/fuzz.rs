@@ -8,8 +8,8 @@ pub use crate::access::fuzz::access_files;
 pub use crate::config::fuzz::configuration;
 pub use crate::lock::fuzz::lock_ref;
 pub use crate::rpc::fuzz::{page_token, request_fields};
-pub use crate::store::cassandra::fuzz::cassandra_rows;
-pub use crate::store::embedded::fuzz::records;
+pub use crate::store::cassandra::tests::fuzz::cassandra_rows;
+pub use crate::store::embedded::tests::fuzz::records;
 
 #[cfg(test)]
 mod tests;

@@ -7,8 +7,8 @@ use super::cluster::{self, ClusterFlags, SettingsFile};
 use crate::config::Config;
 use crate::lock::TableName;
 use crate::store::cassandra::health::{self, Finding, Weight};
-use crate::store::cassandra::schema::{self, Replication, Schema, SchemaError};
-use crate::store::cassandra::{CassandraOpenError, RestoredError, restored};
+use crate::store::cassandra::schema::{self, Replication, Schema};
+use crate::store::cassandra::{CassandraError, RestoredError, restored};
 
 /// Make and check the tables in Cassandra
 #[derive(Debug, Clone, clap::Args)]
@@ -91,12 +91,11 @@ struct ApplyArgs {
 }
 
 const CHECK_HELP: &str = "\
-A finding is wrong (locks are unsafe, or do not work), unknown (a node did not
-answer) or advice. Each has a remedy.
+A finding is wrong (locks are unsafe, or do not work) or advice. Each has a
+remedy.
 
-Exit status: 0 nothing is wrong; 64 malformed; 69 the cluster, or a node, does
-not answer; 74 it cannot be printed; 78 something is wrong, or the settings are
-not valid.
+Exit status: 0 nothing is wrong; 64 malformed; 69 the cluster does not answer;
+74 it cannot be printed; 78 something is wrong, or the settings are not valid.
 
 Examples:
   fermata schema check --contact-points 127.0.0.1
@@ -169,28 +168,28 @@ fn schema_of(
     })
 }
 
-impl From<SchemaError> for Failure {
-    fn from(error: SchemaError) -> Failure {
-        let code = match error {
-            SchemaError::NoKeyspace { .. } | SchemaError::NoDatacenter { .. } => exit::USAGE,
-            SchemaError::Unreachable(_) | SchemaError::Refused(_) => exit::UNAVAILABLE,
-            SchemaError::Settings(_) | SchemaError::OtherVersion { .. } => exit::CONFIG,
-        };
-        Failure::new(code, error.to_string())
+fn status_of(error: &CassandraError) -> u8 {
+    match error {
+        CassandraError::NoKeyspace { .. } => exit::USAGE,
+        CassandraError::Unreachable(_) | CassandraError::Refused(_) => exit::UNAVAILABLE,
+        CassandraError::Settings(_)
+        | CassandraError::NoSchema { .. }
+        | CassandraError::OtherSchema { .. }
+        | CassandraError::OtherMajority { .. } => exit::CONFIG,
+    }
+}
+
+impl From<CassandraError> for Failure {
+    fn from(error: CassandraError) -> Failure {
+        Failure::new(status_of(&error), error.to_string())
     }
 }
 
 impl From<RestoredError> for Failure {
     fn from(error: RestoredError) -> Failure {
         let code = match &error {
-            RestoredError::Open(
-                CassandraOpenError::Settings(_)
-                | CassandraOpenError::NoSchema { .. }
-                | CassandraOpenError::OtherSchema { .. }
-                | CassandraOpenError::OtherMajority { .. },
-            ) => exit::CONFIG,
-            RestoredError::Open(_)
-            | RestoredError::Store(_)
+            RestoredError::Open(error) => status_of(error),
+            RestoredError::Store(_)
             | RestoredError::Running(_)
             | RestoredError::ClocksDiffer { .. } => exit::UNAVAILABLE,
             RestoredError::TooHigh { .. } => exit::USAGE,
@@ -250,13 +249,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
 /// The exit status of a check.
 fn status(findings: &[Finding]) -> u8 {
     let has = |weight| findings.iter().any(|one| one.weight == weight);
-    if has(Weight::Wrong) {
-        exit::CONFIG
-    } else if has(Weight::Unknown) {
-        exit::UNAVAILABLE
-    } else {
-        0
-    }
+    if has(Weight::Wrong) { exit::CONFIG } else { 0 }
 }
 
 #[cfg(test)]
@@ -275,7 +268,6 @@ mod tests {
         };
         assert_eq!(found(&[]), 0);
         assert_eq!(found(&[Weight::Advice]), 0);
-        assert_eq!(found(&[Weight::Advice, Weight::Unknown]), 69);
-        assert_eq!(found(&[Weight::Wrong, Weight::Unknown]), 78);
+        assert_eq!(found(&[Weight::Advice, Weight::Wrong]), 78);
     }
 }

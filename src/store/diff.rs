@@ -1,4 +1,4 @@
-//! What changed between two states of a key: the rows that a store has to write.
+//! The difference between two states of a key: the rows that a store has to write.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! How the remembered ends of a key's entries are kept, in whichever store.
+//! The stored form of the remembered ends of a key's entries, in every store.
 
 use crate::lock::{EndReason, EndedEntry, Seq, Tag};
 

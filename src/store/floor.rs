@@ -1,4 +1,4 @@
-//! Where fences go on after a store was restored: above all that can have been given out before it was lost.
+//! The floor of fences of a restored store. It lies above all fences that the lost store can have given out.
 
 /// How far above the clock, and above its floor, a store may have given out fences when it was lost: 70 minutes, and as much
 /// again for clocks that differ.

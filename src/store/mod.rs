@@ -1,15 +1,15 @@
-//! Where states and data are kept: traits by what is stored, spoken in states and not in any store's language.
+//! Stores: a trait for each kind of stored thing, in terms of states and not of any database.
 //!
-//! Nothing here knows the rules of the lock; those are in [`crate::key`]. A store only compares and swaps, and keeps
-//! one value a key with the timestamp it was written at.
+//! The rules of the lock are in [`crate::key`], not here. A store compares and swaps states, and keeps one value with its
+//! timestamp for each key.
 
 pub mod cassandra;
-#[cfg(test)]
-mod chance;
 mod diff;
 pub mod embedded;
 mod ends;
 mod floor;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;
@@ -41,20 +41,26 @@ impl fmt::Debug for Cell {
     }
 }
 
-/// What came of a compare-and-swap.
+/// The outcome of a compare-and-swap.
 #[derive(Clone, Debug)]
-pub enum Swap {
+pub enum Swap<T = KeyState> {
     /// It took effect, durably.
     Applied,
-    /// The state in the store is another one (`None`: the key has no row). Nothing was changed.
-    Conflict(Option<KeyState>),
+    /// The store holds another one (`None`: there is no row). Nothing was changed.
+    Conflict(Option<T>),
     /// It may have taken effect, or may yet. Load, and decide again on what that shows.
     Unknown(StoreError),
     /// It certainly did not take effect and never will.
     NotStarted(StoreError),
 }
 
-/// What came of a write of data.
+/// The outcome of a compare-and-swap of a session row.
+pub type SessionSwap = Swap<SessionRow>;
+
+/// The outcome of a compare-and-swap of a replica's state.
+pub type StateSwap = Swap<ReplicaState>;
+
+/// The outcome of a write of data.
 #[derive(Clone, Debug)]
 pub enum Written {
     /// It is durable. (It shows only if no cell has a higher timestamp.)
@@ -117,19 +123,6 @@ impl SessionRow {
     }
 }
 
-/// What came of a compare-and-swap of a session row.
-#[derive(Clone, Debug)]
-pub enum SessionSwap {
-    /// It took effect, durably.
-    Applied,
-    /// The row is another one (`None`: there is none). Nothing was changed.
-    Conflict(Option<SessionRow>),
-    /// It may have taken effect, or may yet. Load, and decide again on what that shows.
-    Unknown(StoreError),
-    /// It certainly did not take effect and never will.
-    NotStarted(StoreError),
-}
-
 /// Whether a replica may serve. One cell of its row, changed by compare-and-swap only (H2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ReplicaState {
@@ -166,19 +159,6 @@ pub struct ReplicaRow {
     pub heartbeat: u64,
     /// Whether it may serve.
     pub state: ReplicaState,
-}
-
-/// What came of a compare-and-swap of the state of a replica.
-#[derive(Clone, Debug)]
-pub enum StateSwap {
-    /// It took effect, durably.
-    Applied,
-    /// The state is another one (`None`: there is no such row). Nothing was changed.
-    Conflict(Option<ReplicaState>),
-    /// It may have taken effect, or may yet. Swap again.
-    Unknown(StoreError),
-    /// It certainly did not take effect and never will.
-    NotStarted(StoreError),
 }
 
 /// How long a hand-over request is kept by the store. Who sent it gives up after some seconds.
@@ -234,19 +214,12 @@ pub struct StoreCounts {
     pub transactions: u64,
 }
 
-/// How many replicas may be up.
+/// How many replicas may be up: their rows are read together.
 pub const REPLICAS_MAX: usize = 10_000;
-/// How many that are down or stopped are listed.
+/// How many replicas that are down or stopped are listed.
 pub const ENDED_REPLICAS_MAX: usize = 1_000;
 
-/// Why replicas cannot be listed: too many are up.
-fn too_many_replicas() -> StoreError {
-    StoreError::Damaged(format!(
-        "more than {REPLICAS_MAX} replicas are listed as up; stop all replicas, then TRUNCATE the table membership"
-    ))
-}
-
-/// How many are read at once where all are looked at.
+/// How many rows are read at once in a pass over all.
 const PAGE: usize = 500;
 
 /// The store of one replica, by what is kept. Cheap to clone.
@@ -395,7 +368,7 @@ pub trait ClusterStore: Send + Sync + 'static {
     /// Sends a hand-over request. The store forgets it after [`HAND_OVER_REQUEST_KEPT`].
     async fn request_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError>;
 
-    /// The hand-over requests sent to a replica, some hundreds at most.
+    /// The hand-over requests sent to a replica, one page at most.
     async fn hand_over_requests(&self, home: ReplicaId)
     -> Result<Vec<HandOverRequest>, StoreError>;
 

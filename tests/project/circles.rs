@@ -6,13 +6,7 @@ use super::files;
 use super::source::{code_only, named_to};
 
 /// Circles that are still there: the folder, and the parts.
-const KNOWN: &[(&str, &[&str])] = &[
-    (
-        "crates/cassandra/src/driver",
-        &[HEAD, "counted", "cpp", "nodes", "scylla"],
-    ),
-    ("crates/cassandra/src/driver/cpp", &[HEAD, "prepared"]),
-];
+const KNOWN: &[(&str, &[&str])] = &[];
 
 /// The file above the parts of a folder: its `mod.rs` or `lib.rs`, or the file of its name beside it.
 const HEAD: &str = "(head)";

@@ -30,6 +30,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "key",
             "lock",
             "fermata_cassandra",
+            "log_throttle",
         ],
     ),
     ("store::ends", &["store", "key", "lock"]),

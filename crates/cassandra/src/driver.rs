@@ -1,20 +1,19 @@
-//! The driver: connects, prepares, executes and pages. What is asked, and what the rows mean, is not known here.
+//! The driver: connects, prepares, executes and pages. It knows neither the statements nor the meaning of their rows.
 
 mod backend;
-mod counted;
 #[cfg(feature = "cassandra-cpp")]
 // The error of the wrapped library is large, and is turned into ours where it is seen.
 #[allow(clippy::result_large_err)]
 mod cpp;
 mod failure_detector;
 mod hedged;
-mod nodes;
 mod preferred;
 mod reach;
 mod scylla;
+mod usage;
 mod window;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -22,70 +21,20 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use self::backend::{
-    Backend, Coordinator, Execution, Level, Node, PageMark, Prepared, Sending, Silence, Unanswered,
+    AGREEMENT_MAX, Backend, Coordinator, PageMark, Prepared, SECOND_NODE_AFTER, Silence, Unanswered,
 };
-use self::counted::Counted;
-pub use self::counted::Sent;
 use self::failure_detector::FailureDetector;
 use self::hedged::hedged;
-pub use self::nodes::{KnownNode, Setting};
 use self::preferred::Preferred;
-use self::reach::Silent;
+use self::reach::Greeted;
 use self::scylla::Scylla;
+use self::usage::Counted;
+pub use self::usage::{Sent, Use};
 pub use self::window::Order;
 use self::window::Window;
 use crate::fault::{ConnectFault, Fault};
 use crate::options::{CassandraOptions, DriverKind, Majority};
 use crate::value::{Row, Value};
-
-/// After how long without an answer a read or a put is sent to another node as well.
-const SPECULATE_AFTER: Duration = Duration::from_millis(200);
-/// After how long without an answer of its node a transaction that may be sent twice is sent to another one as well.
-const HEDGE_AFTER: Duration = Duration::from_millis(300);
-/// How often each connection is looked at …
-const KEEP_ALIVE: Duration = Duration::from_secs(2);
-/// … and how long its node may take to show that it lives, before it is given up. Preparing waits for all nodes that
-/// are connected: one that hangs would be in the way of each new statement until then.
-const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the nodes may take to agree on the schema. One that missed a change, since it was down or hung then, asks for it
-/// after a minute.
-const AGREEMENT_MAX: Duration = Duration::from_secs(100);
-
-/// How a statement is executed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
-    /// A lightweight transaction: never repeated by the driver, which could not know what became of it.
-    Cas,
-    /// One that may be sent twice, since it takes effect once at most. Where a node does not answer, another one is asked as
-    /// well.
-    HedgedCas(Order),
-    /// A lightweight transaction that a majority of all nodes decides, whatever [`Majority`] says.
-    CasEverywhere,
-    /// A read that first settles the transactions that are in flight.
-    SerialRead,
-    /// The same of what a transaction is in doubt about: it may come in floods, from wherever nodes hang.
-    SettlingRead,
-    /// A read of what a majority has. May be sent twice.
-    Read,
-    /// A read of what any one replica has, be it old. May be sent twice.
-    AnyRead,
-    /// A write with its own timestamp, so that sending it twice changes nothing.
-    Write,
-}
-
-impl Use {
-    fn execution(self) -> Execution {
-        let (level, sending) = match self {
-            Use::Cas | Use::HedgedCas(_) => (Level::Majority, Sending::Once),
-            Use::CasEverywhere => (Level::Everywhere, Sending::Once),
-            Use::SerialRead | Use::SettlingRead => (Level::Serial, Sending::Once),
-            Use::Read => (Level::Majority, Sending::Read),
-            Use::AnyRead => (Level::One, Sending::Read),
-            Use::Write => (Level::Majority, Sending::Write),
-        };
-        Execution { level, sending }
-    }
-}
 
 /// A prepared statement.
 #[derive(Clone, Debug)]
@@ -137,8 +86,8 @@ pub struct Driver {
     request_timeout: Duration,
     counted: Counted,
     failure_detector: Arc<FailureDetector>,
-    /// Room for transactions in flight. Those that are hedged may come in floods, and so may reads that settle what became of
-    /// them; the others do not wait behind these, nor these behind each other.
+    /// Room for transactions in flight. Hedged ones come in floods, and so do the reads that settle them. The others wait behind
+    /// neither.
     hedged_transactions: Window,
     settling_reads: Window,
     transactions: Window,
@@ -153,30 +102,25 @@ impl Driver {
 
     /// Connects without nodes that do not answer, until they do.
     pub async fn connect_soon(options: &CassandraOptions) -> Result<Driver, ConnectFault> {
-        let (contact_points, silent) = Silent::greet(&options.contact_points).await;
-        let driver = Driver::connect_by(options, &contact_points, Arc::clone(&silent)).await?;
-        match silent.greet_others().await {
-            None => Ok(driver),
-            // Of the nodes that the first connection found.
-            Some(silent) => Driver::connect_by(options, &contact_points, silent).await,
-        }
+        let (contact_points, greeted) = Greeted::greet(&options.contact_points).await;
+        Driver::connect_by(options, &contact_points, greeted).await
     }
 
     async fn connect_by(
         options: &CassandraOptions,
         contact_points: &[String],
-        silent: Arc<Silent>,
+        greeted: Arc<Greeted>,
     ) -> Result<Driver, ConnectFault> {
         let failure_detector = Arc::<FailureDetector>::default();
         let preferred = Preferred::new(options.preferred_node, Arc::clone(&failure_detector));
         let preferred = Arc::new(preferred);
         let backend: Arc<dyn Backend> = match options.driver {
             DriverKind::Scylla => {
-                Arc::new(Scylla::connect(options, contact_points, silent, preferred).await?)
+                Arc::new(Scylla::connect(options, contact_points, greeted, preferred).await?)
             }
             #[cfg(feature = "cassandra-cpp")]
             DriverKind::CassandraCpp => {
-                Arc::new(cpp::Cpp::connect(options, contact_points, &silent, preferred).await?)
+                Arc::new(cpp::Cpp::connect(options, contact_points, &greeted, preferred).await?)
             }
             #[cfg(not(feature = "cassandra-cpp"))]
             DriverKind::CassandraCpp => {
@@ -185,9 +129,8 @@ impl Driver {
                 ));
             }
         };
-        datacenter_is_there(options, &backend.nodes())?;
         let window = || Window::new(options.transactions_max.get(), options.request_timeout);
-        Ok(Driver {
+        let driver = Driver {
             backend,
             majority: options.majority,
             request_timeout: options.request_timeout,
@@ -196,7 +139,9 @@ impl Driver {
             hedged_transactions: window(),
             settling_reads: window(),
             transactions: window(),
-        })
+        };
+        has_datacenter(options, &driver.datacenters())?;
+        Ok(driver)
     }
 
     /// The ranges of tokens that have the same nodes each.
@@ -212,6 +157,16 @@ impl Driver {
     /// Whether there is a connection to any node.
     pub fn is_connected(&self) -> bool {
         self.backend.nodes().iter().any(|node| node.is_connected)
+    }
+
+    /// The datacenters of the cluster, and how many nodes each has.
+    pub fn datacenters(&self) -> BTreeMap<String, usize> {
+        let mut datacenters = BTreeMap::new();
+        let nodes = self.backend.nodes().into_iter();
+        for name in nodes.filter_map(|node| node.datacenter) {
+            *datacenters.entry(name).or_default() += 1;
+        }
+        datacenters
     }
 
     /// Prepares a statement, for that use of it.
@@ -238,7 +193,7 @@ impl Driver {
             Use::HedgedCas(order) => (&self.hedged_transactions, order),
             Use::SettlingRead => (&self.settling_reads, Order::First),
             Use::Cas | Use::CasEverywhere | Use::SerialRead => (&self.transactions, Order::First),
-            Use::Read | Use::AnyRead | Use::Write => {
+            Use::Read | Use::ReadEverywhere | Use::AnyRead | Use::Write => {
                 self.counted.one(statement.usage);
                 return statement.prepared.execute(values).await;
             }
@@ -295,7 +250,9 @@ impl Driver {
         was_hedged: &AtomicBool,
     ) -> Result<Vec<Row>, Fault> {
         let mut refused = Fault::NotStarted("no node that has this key is connected".to_owned());
-        let nodes = self.coordinators(&*statement.prepared, values)?;
+        let mut nodes = statement.prepared.replicas(values)?;
+        let avoids = |node| self.failure_detector.avoids(node);
+        by_preference(&mut nodes, self.majority, avoids);
         let mut nodes = nodes.iter().peekable();
         while let Some(first) = nodes.next() {
             let ask = |at| self.ask(at, &*statement.prepared, values);
@@ -305,7 +262,7 @@ impl Driver {
                         let answered = ask(second).await;
                         if answered.is_ok() {
                             was_hedged.store(true, Ordering::Relaxed);
-                            self.note_time_out(first);
+                            self.failure_detector.timed_out(first.id, first.address);
                         }
                         answered
                     };
@@ -339,46 +296,26 @@ impl Driver {
         let answer = prepared.execute_at(at, values).await;
         match answer.as_ref().map_err(|unanswered| unanswered.silence) {
             Ok(_) | Err(Silence::Answered) => self.failure_detector.answered(at.id),
-            Err(Silence::TimedOut) => self.note_time_out(at),
+            Err(Silence::TimedOut) => self.failure_detector.timed_out(at.id, at.address),
             Err(Silence::Unreached | Silence::Broken) => {}
         }
         answer
     }
 
-    fn note_time_out(&self, at: &Coordinator) {
-        let (id, address) = (at.id, at.address.to_string());
-        // It may have ended by then.
-        let backend = Arc::downgrade(&self.backend);
-        let probe = move || nodes::probe(backend.upgrade(), id);
-        self.failure_detector.timed_out(id, address, probe);
-    }
-
-    /// Returns once a node has answered no transaction for a while, whoever asked: one that is only slow is not hedged.
+    /// Returns once the node has answered no transaction of any caller for a while. A node that is only slow is not hedged.
     async fn is_silent(&self, at: &Coordinator) {
         loop {
             let since = tokio::time::Instant::now();
-            tokio::time::sleep(HEDGE_AFTER).await;
+            tokio::time::sleep(SECOND_NODE_AFTER).await;
             if !self.failure_detector.answered_since(at.id, since) {
                 return;
             }
         }
     }
-
-    /// The connected replicas of a key: those of the preferred datacenter first, those that hang last, else
-    /// in the order of the ring. Where the majority is that of one datacenter, no others: a node means its own by that.
-    fn coordinators(
-        &self,
-        prepared: &dyn Prepared,
-        values: &[Value],
-    ) -> Result<Vec<Coordinator>, Fault> {
-        let mut replicas = prepared.replicas(values)?;
-        let avoids = |node| self.failure_detector.avoids(node);
-        by_preference(&mut replicas, self.majority, avoids);
-        Ok(replicas)
-    }
 }
 
-/// Leaves out whom nothing is to be sent to, and orders the others.
+/// Keeps the connected replicas of a key: those of the preferred datacenter first, those that hang last, else in the order of the
+/// ring. With the majority of one datacenter only its nodes stay: each node takes that for its own datacenter.
 fn by_preference(
     replicas: &mut Vec<Coordinator>,
     majority: Majority,
@@ -388,19 +325,19 @@ fn by_preference(
     replicas.sort_by_cached_key(|at| (avoids(at.id), !at.is_near));
 }
 
-/// That the datacenter whose majority is to agree is one.
-fn datacenter_is_there(options: &CassandraOptions, nodes: &[Node]) -> Result<(), ConnectFault> {
-    let names: BTreeSet<_> = nodes
-        .iter()
-        .filter_map(|n| n.datacenter.as_deref())
-        .collect();
+/// Refuses a local majority in a datacenter that the cluster does not have.
+fn has_datacenter(
+    options: &CassandraOptions,
+    known: &BTreeMap<String, usize>,
+) -> Result<(), ConnectFault> {
     let wanted = options.datacenter.as_deref().unwrap_or_default();
-    if options.majority == Majority::Everywhere || names.contains(wanted) {
+    if options.majority == Majority::Everywhere || known.contains_key(wanted) {
         return Ok(());
     }
-    let names = names.into_iter().collect::<Vec<_>>().join(", ");
+    let names: Vec<_> = known.keys().map(String::as_str).collect();
     Err(ConnectFault::Unreachable(format!(
-        "no node is in the datacenter {wanted:?}, whose majority is to agree; there are: {names}"
+        "no node is in the datacenter {wanted:?} of consistency local_quorum; the cluster has {}",
+        names.join(", ")
     )))
 }
 

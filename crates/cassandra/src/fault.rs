@@ -1,11 +1,11 @@
-//! What can become of a request that got no result.
+//! The outcome of a request without a result.
 
 /// Why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectFault {
-    /// Nobody was asked: a file cannot be read, or does not hold what it should.
+    /// No node was asked: a file cannot be read, or its contents are wrong.
     Settings(String),
-    /// A node was reached, and they or we would not have the other.
+    /// A node was reached, and one side refused the other.
     Refused(String),
     /// No node was reached.
     Unreachable(String),
@@ -20,10 +20,10 @@ impl From<ConnectFault> for Fault {
     }
 }
 
-/// Why there is no result, sorted by what may have happened.
+/// Why there is no result, by the possible outcome.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// A node would not do it: nothing was changed, and nothing would be if it were repeated.
+    /// A node refused it. Nothing was changed, and a repetition would be refused as well.
     #[error("{0}")]
     Refused(String),
     /// Nothing was changed, and nothing will be.

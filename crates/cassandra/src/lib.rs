@@ -1,15 +1,15 @@
-//! How Fermata reaches Apache Cassandra (and ScyllaDB, which speaks the same protocol): by which options, over which
-//! connections, with which statements, and what became of a request. Only here is it known which driver that is.
+//! Access to Apache Cassandra and ScyllaDB, which speak the same protocol: options, connections, prepared statements, and the
+//! outcome of each request. Only this crate knows the client libraries.
 //!
-//! What is asked, and what the rows mean, is said elsewhere: in the store of the server, and in the benchmark's
-//! baseline. No CQL of theirs lives here.
+//! The statements of Fermata and the meaning of their rows are elsewhere: in the store of the server, and in the baseline of
+//! the benchmark.
 
 mod driver;
 mod fault;
 mod options;
 mod value;
 
-pub use driver::{Driver, KnownNode, NextPage, Order, Sent, Setting, Statement, TokenRange, Use};
+pub use driver::{Driver, NextPage, Order, Sent, Statement, TokenRange, Use};
 pub use fault::{ConnectFault, Fault};
 pub use options::{
     CassandraOptions, CassandraTls, ClientCertificate, Credentials, DriverKind, Keyspace,

@@ -1,4 +1,4 @@
-//! How to reach a cluster, and how sure to be.
+//! The options of a connection to a cluster.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -115,17 +115,6 @@ pub struct CassandraTls {
     pub verify_host: bool,
 }
 
-impl CassandraTls {
-    /// Trusts this CA, and checks addresses.
-    pub fn new(ca_file: impl Into<PathBuf>) -> CassandraTls {
-        CassandraTls {
-            ca_file: ca_file.into(),
-            client: None,
-            verify_host: true,
-        }
-    }
-}
-
 /// A certificate of ours.
 #[derive(Clone, Debug)]
 pub struct ClientCertificate {
@@ -157,9 +146,8 @@ pub struct CassandraOptions {
     pub preferred_node: u64,
     /// Connections to each node.
     pub connections_per_node: NonZeroUsize,
-    /// How many lightweight transactions that are hedged are in flight at once, and how many others, with the reads that
-    /// settle them; more wait their turn, for `request_timeout` at most. Fewer, down to 32, while the nodes do not keep
-    /// up. At most 65,536 count.
+    /// How many hedged lightweight transactions are in flight at once, and how many others; more wait their turn, for
+    /// `request_timeout` at most. The limit falls, down to 32, while the nodes are overloaded.
     pub transactions_max: NonZeroUsize,
     /// How long a connection may take to be made.
     pub connect_timeout: Duration,

@@ -1,4 +1,4 @@
-//! Values and rows as the rest of Fermata knows them, whatever the driver calls them.
+//! Values and rows in the terms of Fermata.
 
 use std::sync::Arc;
 
@@ -42,23 +42,6 @@ impl Value {
     pub fn text(text: &str) -> Value {
         Value::Text(text.to_owned())
     }
-
-    /// The type's name, for messages: values may be secrets.
-    fn kind(&self) -> &'static str {
-        match self {
-            Value::Unset => "unset",
-            Value::Null => "null",
-            Value::Text(_) => "text",
-            Value::Blob(_) => "blob",
-            Value::BigInt(_) => "bigint",
-            Value::Int(_) => "int",
-            Value::TinyInt(_) => "tinyint",
-            Value::Boolean(_) => "boolean",
-            Value::Uuid(_) => "uuid",
-            Value::Timestamp(_) => "timestamp",
-            Value::Map(_) => "map",
-        }
-    }
 }
 
 /// A row that was read; columns by name.
@@ -78,9 +61,10 @@ macro_rules! columns_of {
                 match self.take(column) {
                     Some(Value::$variant(value)) => Ok(Some(value)),
                     None => Ok(None),
-                    Some(other) => Err(ColumnError(format!(
-                        "the column {column} holds {}",
-                        other.kind()
+                    // Its value may be a secret.
+                    Some(_) => Err(ColumnError(format!(
+                        "the column {column} is not a {}",
+                        stringify!($name)
                     ))),
                 }
             }

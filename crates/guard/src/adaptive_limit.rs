@@ -1,5 +1,5 @@
-//! How many calls may be in flight at once, by how fast their answers come. As TCP's congestion window it halves when answers
-//! come late, and grows by one with every few that come in time (AIMD).
+//! An adaptive limit of calls in flight. Like TCP's congestion window it halves when answers come late, and grows by one with every
+//! few answers in time (AIMD).
 
 use std::time::Duration;
 
@@ -102,7 +102,7 @@ impl AdaptiveLimit {
         self.in_time += 1;
         if self.in_time >= GROWS_AFTER {
             self.in_time = 0;
-            self.now = (self.now + 1).min(self.most);
+            self.now = self.now.saturating_add(1).min(self.most);
         }
         None
     }

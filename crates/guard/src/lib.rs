@@ -1,5 +1,5 @@
-//! Keeps too much from being done at once: a limit that adapts to how fast answers come ([`AdaptiveLimit`]), and fair shares
-//! of what is scarce ([`shares`]). Pure: the time is an argument.
+//! Guards against overload: an adaptive limit of calls in flight ([`AdaptiveLimit`]), and fair shares of a scarce resource
+//! ([`shares`]). Pure: the time is an argument.
 
 mod adaptive_limit;
 pub mod shares;

@@ -1,4 +1,4 @@
-//! What everybody may use, and nobody may use up: the last tenth of it is for those who have little.
+//! Fair shares of a scarce resource. The last tenth is for users who have little of it.
 
 /// Why one more is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use crate::log_throttle::LogThrottle;
 use crate::store::Store;
 use crate::store::cassandra::health::{Finding, Weight};
 use crate::store::cassandra::schema::Schema;
-use crate::store::cassandra::{CassandraOpenError, CassandraOptions, CassandraStore};
+use crate::store::cassandra::{CassandraError, CassandraOptions, CassandraStore};
 
 /// The pause between two tries to start.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
@@ -80,7 +80,7 @@ impl Starting {
     ) -> Result<(), String> {
         let opened = CassandraStore::open(self.options.clone()).await;
         let store = opened.map_err(|error| match error {
-            CassandraOpenError::NoSchema { .. } => {
+            CassandraError::NoSchema { .. } => {
                 format!("{error} ({} --replication DATACENTER=3)", self.apply)
             }
             error => error.to_string(),

@@ -1,4 +1,4 @@
-//! What a compare-and-swap writes: the difference between two states, as rows.
+//! The rows that a compare-and-swap writes: the difference between two states.
 
 use fermata_cassandra::Value;
 

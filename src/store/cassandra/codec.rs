@@ -1,4 +1,4 @@
-//! What the rows of a key hold: a state as values to write, and as it is read back.
+//! The rows of a key: encoding a state to values, and decoding it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

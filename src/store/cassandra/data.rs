@@ -11,7 +11,7 @@ use crate::store::{Cell, DataStore, StoreError, Written};
 
 /// Two days: ScyllaDB refuses timestamps from three days ahead of its clock on, and what is written further ahead than
 /// this cannot be overwritten by anybody else for as long (I3).
-const AHEAD_US_MAX: u64 = 2 * 24 * 3_600 * 1_000_000;
+pub(super) const AHEAD_US_MAX: u64 = 2 * 24 * 3_600 * 1_000_000;
 
 #[async_trait]
 impl DataStore for CassandraStore {

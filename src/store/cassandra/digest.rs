@@ -1,7 +1,7 @@
-//! A digest of a whole state, stored beside it: by it each load notices rows that are not of one state.
+//! A digest of a whole state, stored beside it. By the digest each load notices rows of different states.
 //!
-//! XXH3-64 of the fields in a fixed order: integers big-endian, what has no fixed length behind its length. It must
-//! come out the same in every version and on every platform: what changes it needs a format of its own.
+//! XXH3-64 of the fields in a fixed order: integers big-endian, fields without a fixed length behind their length. The digest
+//! is the same in every version and on every platform; a change of it needs a new format of the rows.
 
 use std::hash::Hasher;
 
@@ -163,7 +163,7 @@ mod tests {
 
     use super::*;
     use crate::lock::{Ended, Fence, ReplicaId, Seq, SessionId};
-    use crate::store::chance::any_state;
+    use crate::store::tests::chance::any_state;
 
     fn state() -> KeyState {
         let entry = |seq, liveness| {

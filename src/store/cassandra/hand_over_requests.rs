@@ -1,9 +1,7 @@
-//! What replicas ask each other through the store (H4): one partition a home, a row a request. All of a row is its key, so
-//! sending a request again changes nothing but how long it is kept.
+//! Hand-over requests between replicas (H4): a partition for each home, a row for each request. All columns of a row are its key,
+//! so a repeated request only lives longer.
 
-use super::CassandraStore;
 use super::codec::{bigint, number};
-use super::statements::Cql;
 use fermata_cassandra::{Row, Value, present};
 use uuid::Uuid;
 
@@ -12,10 +10,7 @@ use crate::store::{HandOverRequest, HandOverSubject, StoreError};
 
 /// Stands where a request names a session and not a key; no table has this name.
 const NO_TABLE: &str = "";
-/// How many hand-over requests are answered with at once.
-const HAND_OVER_REQUESTS_MAX: usize = 500;
-
-fn values(request: &HandOverRequest) -> Result<[Value; 5], StoreError> {
+pub(super) fn values(request: &HandOverRequest) -> Result<[Value; 5], StoreError> {
     let (table, name, number) = match &request.subject {
         HandOverSubject::Key { key, term } => {
             (key.table.as_str(), key.key.to_string(), bigint(*term)?)
@@ -31,51 +26,6 @@ fn values(request: &HandOverRequest) -> Result<[Value; 5], StoreError> {
         Value::BigInt(number),
         Value::Uuid(request.to.0),
     ])
-}
-
-impl CassandraStore {
-    pub(super) async fn put_hand_over_request(
-        &self,
-        request: &HandOverRequest,
-    ) -> Result<(), StoreError> {
-        self.ask(Cql::RequestHandOver, &values(request)?).await?;
-        Ok(())
-    }
-
-    /// Some of those that are there: who answers and forgets these comes to the others.
-    pub(super) async fn hand_over_requests_of(
-        &self,
-        home: ReplicaId,
-    ) -> Result<Vec<HandOverRequest>, StoreError> {
-        let statement = self.statement(Cql::HandOverRequests).await?;
-        let values = [Value::Uuid(home.0)];
-        let page_rows = i32::from(self.page_rows);
-        let mut requests = Vec::new();
-        let mut next = None;
-        loop {
-            let page = self.cluster.page(&statement, &values, page_rows, next);
-            let (rows, more) = page.await?;
-            for row in rows {
-                if requests.len() == HAND_OVER_REQUESTS_MAX {
-                    return Ok(requests);
-                }
-                requests.extend(decode(home, row)?);
-            }
-            match more {
-                Some(more) => next = Some(more),
-                None => return Ok(requests),
-            }
-        }
-    }
-
-    pub(super) async fn delete_hand_over_request(
-        &self,
-        request: &HandOverRequest,
-    ) -> Result<(), StoreError> {
-        self.ask(Cql::ForgetHandOverRequest, &values(request)?)
-            .await?;
-        Ok(())
-    }
 }
 
 /// `None` for one that names no key of ours: it must not keep the others from being answered.

@@ -1,11 +1,12 @@
-//! Whether a running cluster and its tables are as they must be, and what to change where they are not.
+//! The check of a running cluster and its tables: findings, each with its remedy.
 
 use std::fmt;
 
-use fermata_cassandra::{CassandraOptions, Driver, Keyspace, KnownNode, Majority, Setting};
+use fermata_cassandra::{CassandraOptions, Driver, Fault, Keyspace, Majority, Use, Value};
 
+use super::error::CassandraError;
 use super::replication::{Copies, Datacenters, described, example, fitting};
-use super::schema::{Schema, SchemaError, VERSION, version};
+use super::schema::{Schema, VERSION, version};
 use super::tables::{self, Difference};
 
 /// How much a finding matters.
@@ -13,8 +14,6 @@ use super::tables::{self, Difference};
 pub enum Weight {
     /// Locks would not be safe, or not work.
     Wrong,
-    /// It could not be looked at, so nobody knows.
-    Unknown,
     /// It works, and could be better.
     Advice,
 }
@@ -23,7 +22,6 @@ impl fmt::Display for Weight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Weight::Wrong => "wrong",
-            Weight::Unknown => "unknown",
             Weight::Advice => "advice",
         })
     }
@@ -61,13 +59,13 @@ fn advice(what: impl Into<String>, remedy: impl Into<String>) -> Finding {
     }
 }
 
-/// Looks at the keyspace, its tables and every node. Changes nothing. `apply` is the command that makes what is
+/// Looks at the keyspace, its tables and a node. Changes nothing. `apply` is the command that makes what is
 /// missing, as remedies are to name it.
 pub async fn check(
     options: &CassandraOptions,
     schema: &Schema,
     apply: &str,
-) -> Result<Vec<Finding>, SchemaError> {
+) -> Result<Vec<Finding>, CassandraError> {
     let driver = Driver::connect(options).await?;
     look(&driver, options, schema, apply).await
 }
@@ -78,7 +76,7 @@ pub(super) async fn look(
     options: &CassandraOptions,
     schema: &Schema,
     apply: &str,
-) -> Result<Vec<Finding>, SchemaError> {
+) -> Result<Vec<Finding>, CassandraError> {
     let mut findings = Vec::new();
     let datacenters = driver.datacenters();
     findings.extend(judge_preference(
@@ -111,8 +109,7 @@ pub(super) async fn look(
             findings.extend(judge_tables(driver, schema, apply).await?);
         }
     }
-    let nodes = driver.nodes("paxos_variant").await;
-    findings.extend(nodes.into_iter().filter_map(judge_node));
+    findings.extend(judge_paxos(paxos_variant(driver).await?));
     Ok(findings)
 }
 
@@ -134,7 +131,7 @@ fn judge_local(copies: &Copies, options: &CassandraOptions) -> Option<Finding> {
     (options.majority == Majority::OneDatacenter && !is_there).then(|| {
         wrong(
             format!(
-                "the keyspace has no copies in the datacenter {name:?}, whose majority is to agree; it has them in {}",
+                "the keyspace has no copies in the datacenter {name:?} of consistency local_quorum; it has them in {}",
                 copies.lives_in.join(", ")
             ),
             "name that one in store.cassandra.datacenter (--datacenter), or set store.cassandra.consistency (--consistency) \
@@ -143,25 +140,28 @@ fn judge_local(copies: &Copies, options: &CassandraOptions) -> Option<Finding> {
     })
 }
 
-fn judge_node(node: KnownNode) -> Option<Finding> {
-    let location = match &node.datacenter {
-        Some(datacenter) => format!("{} (in {datacenter})", node.address),
-        None => node.address.clone(),
+/// The variant of Paxos of the node that answers; `None` for ScyllaDB and Cassandra 4.0, which have no such setting.
+async fn paxos_variant(driver: &Driver) -> Result<Option<String>, Fault> {
+    let text = "SELECT value FROM system_views.settings WHERE name = ?";
+    let statement = match driver.prepare(Use::AnyRead, text).await {
+        Err(Fault::Refused(_)) => return Ok(None),
+        prepared => prepared?,
     };
-    match node.setting {
-        Setting::Is(variant) if variant == "v2" => None,
-        Setting::Is(other) => Some(advice(
-            format!("{location} has paxos_variant: {other}"),
-            "v2 saves a round trip for each lock: set paxos_variant: v2 in cassandra.yaml of every node",
-        )),
-        // ScyllaDB has no such setting, nor has Cassandra 4.0.
-        Setting::Unknown => None,
-        Setting::NotAsked(why) => Some(Finding {
-            weight: Weight::Unknown,
-            what: format!("{location} could not be asked: {why}"),
-            remedy: "see that it runs and can be reached from here, and check again".to_owned(),
-        }),
-    }
+    let values = [Value::text("paxos_variant")];
+    let row = driver
+        .execute(&statement, &values)
+        .await?
+        .into_iter()
+        .next();
+    Ok(row.and_then(|mut row| row.text("value").ok().flatten()))
+}
+
+fn judge_paxos(variant: Option<String>) -> Option<Finding> {
+    let other = variant.filter(|variant| variant != "v2")?;
+    Some(advice(
+        format!("the nodes have paxos_variant: {other}"),
+        "v2 saves a round trip for each lock: set paxos_variant: v2 in cassandra.yaml of every node",
+    ))
 }
 
 fn judge_copies(
@@ -172,10 +172,11 @@ fn judge_copies(
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     let total: u32 = copies.numbers.iter().sum();
-    let few = !datacenters.is_empty() && datacenters.values().sum::<usize>() < 3;
     let alter = match fitting(datacenters) {
         // More copies than nodes would be none the safer.
-        _ if few => "add nodes, and replicate to 3 of them".to_owned(),
+        Some(_) if datacenters.values().sum::<usize>() < 3 => {
+            "add nodes, and replicate to 3 of them".to_owned()
+        }
         Some(fitting) => {
             format!(
                 "ALTER KEYSPACE \"{keyspace}\" WITH replication = {fitting}, then nodetool repair"
@@ -214,7 +215,7 @@ async fn judge_tables(
     driver: &Driver,
     schema: &Schema,
     apply: &str,
-) -> Result<Vec<Finding>, SchemaError> {
+) -> Result<Vec<Finding>, CassandraError> {
     let found = tables::found(driver, &schema.keyspace).await?;
     let mut findings = Vec::new();
     for (name, kind) in tables::all(&schema.tables) {
@@ -316,27 +317,6 @@ mod tests {
                          {'class': 'NetworkTopologyStrategy', 'dc1': 3}";
             assert!(one.remedy.contains(alter), "{one}");
         }
-        let found = judged(false, &[1], Majority::Everywhere, 1);
-        assert!(found[0].remedy.starts_with("add nodes"), "{}", found[0]);
-    }
-
-    #[test]
-    fn a_node_that_could_not_be_asked_is_neither_good_nor_wrong() {
-        let node = |setting| KnownNode {
-            address: "10.0.0.1:9042".to_owned(),
-            datacenter: Some("dc1".to_owned()),
-            setting,
-        };
-        assert_eq!(judge_node(node(Setting::Is("v2".to_owned()))), None);
-        assert_eq!(judge_node(node(Setting::Unknown)), None);
-        let old = judge_node(node(Setting::Is("v1".to_owned()))).unwrap();
-        assert_eq!(old.weight, Weight::Advice);
-        let silent = judge_node(node(Setting::NotAsked("it sleeps".to_owned()))).unwrap();
-        assert_eq!(silent.weight, Weight::Unknown);
-        assert_eq!(
-            silent.what,
-            "10.0.0.1:9042 (in dc1) could not be asked: it sleeps"
-        );
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! The states of keys: each load and swap is one of `rows`, each listing a scan.
 
 use async_trait::async_trait;
+use futures_util::{StreamExt as _, stream};
 
-use super::CassandraStore;
+use super::scan::{ALL, Smallest, live_key, readable};
+use super::statements::Cql;
+use super::{AT_ONCE, CassandraStore};
 use crate::key::KeyState;
 use crate::lock::{Key, KeyId, ReplicaId, TableName};
 use crate::store::{KeyStore, Listed, StoreError, Swap};
@@ -27,6 +30,7 @@ impl KeyStore for CassandraStore {
         self.rows(id).swap(old, new).await
     }
 
+    /// A key that is released while it is listed is left out, and the page is filled up with the next.
     async fn list_live(
         &self,
         table: &TableName,
@@ -34,14 +38,55 @@ impl KeyStore for CassandraStore {
         after: Option<&Key>,
         limit: usize,
     ) -> Result<Vec<Listed>, StoreError> {
-        self.live(table, prefix, after, limit).await
+        let mut listed = Vec::new();
+        let mut from = after.cloned();
+        while listed.len() < limit {
+            let wanted = limit - listed.len();
+            let mut keys = Smallest::new(wanted);
+            let is_wanted = |key: &Key| {
+                key.as_str().starts_with(prefix) && from.as_ref().is_none_or(|from| key > from)
+            };
+            let decode = |row| {
+                let key = live_key(table, row)?.map(|(key, _)| key);
+                Ok(key.filter(is_wanted))
+            };
+            self.each_readable(Cql::Keys(table.clone()), ALL, decode, |key| {
+                keys.offer(key, ())
+            })
+            .await?;
+            let keys = keys.kept;
+            let last = keys.len() < wanted;
+            from = keys.keys().next_back().cloned().or(from);
+            let states = stream::iter(keys).map(|(key, ())| async move {
+                let id = KeyId {
+                    table: table.clone(),
+                    key,
+                };
+                let state = readable(&self.unreadable, self.rows(&id).state().await)?;
+                let state = state.filter(|state| !state.entries.is_empty());
+                Ok::<_, StoreError>(state.map(|state| Listed { key: id.key, state }))
+            });
+            let mut states = states.buffered(AT_ONCE);
+            while let Some(one) = states.next().await {
+                listed.extend(one?);
+            }
+            if last {
+                break;
+            }
+        }
+        Ok(listed)
     }
 
+    /// In the order in which Cassandra keeps them.
     async fn each_live(
         &self,
         table: &TableName,
         visit: &(dyn Fn(Key, Option<ReplicaId>) + Sync),
     ) -> Result<(), StoreError> {
-        self.all_live(table, visit).await
+        let ask = || Cql::Keys(table.clone());
+        let decode = |row| live_key(table, row);
+        let visit = |(key, home)| visit(key, home);
+        self.each_range(|range| self.each_readable(ask(), range, decode, visit))
+            .await
     }
 }

@@ -6,12 +6,10 @@
 //! `sessions` and `shared` are what a [`Store`] promises. No rules of the lock live here.
 
 mod change;
-mod clock;
 mod codec;
 mod data;
 mod digest;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
+mod error;
 mod hand_over_requests;
 pub mod health;
 mod in_doubt;
@@ -28,7 +26,8 @@ mod shared;
 mod skip;
 mod statements;
 mod tables;
-mod unreadable;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod tests;
 
 /// How states become statements, and what the answers mean: for tests in which modelled nodes answer.
 #[doc(hidden)]
@@ -41,29 +40,28 @@ pub mod modelled {
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use fermata_cassandra::{
-    ColumnError, ConnectFault, Driver, Fault, NextPage, Order, Row, Statement, Value,
-};
+use fermata_cassandra::{ColumnError, Driver, Fault, NextPage, Order, Row, Statement, Value};
 use futures_util::StreamExt as _;
+use parking_lot::Mutex;
 
+pub use error::CassandraError;
 pub use fermata_cassandra::{
     CassandraOptions, CassandraTls, ClientCertificate, Credentials, DriverKind, Keyspace,
     KeyspaceError, Majority,
 };
-pub use majority::MajoritySetting;
 pub use restored::{RestoredError, restored};
 
 use self::health::Finding;
 use self::in_doubt::InDoubtSwaps;
 use self::rows::{Asks, Rows};
-use self::schema::{Schema, SchemaError};
+use self::schema::Schema;
 use self::statements::{Cql, Shape};
-use self::unreadable::Unreadable;
-use super::{Store, StoreCounts, StoreError, StoreHealth};
+use super::{Store, StoreCounts, StoreError, StoreHealth, Swap};
 use crate::lock::{KeyId, TableName};
+use crate::log_throttle::LogThrottle;
 
 impl From<Fault> for StoreError {
     fn from(fault: Fault) -> StoreError {
@@ -77,60 +75,11 @@ impl From<ColumnError> for StoreError {
     }
 }
 
-/// Why the store could not be opened.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum CassandraOpenError {
-    /// A file that the options name cannot be used.
-    #[error("{0}")]
-    Settings(String),
-    /// A node was reached, but would not admit us, or is not one that is to be trusted.
-    #[error("Cassandra refused: {0}")]
-    Refused(String),
-    /// No node could be reached. Repeat later.
-    #[error("Cassandra cannot be reached: {0}")]
-    Unreachable(String),
-    /// The keyspace has no tables of ours.
-    #[error("the keyspace {keyspace} has no tables of Fermata; make them: fermata schema apply")]
-    NoSchema {
-        /// The keyspace.
-        keyspace: Keyspace,
-    },
-    /// The tables are those of another version of this program.
-    #[error(
-        "the keyspace {keyspace} has schema version {found}, and this program works with {known} only; run the \
-         program that it belongs to, or name another keyspace"
-    )]
-    OtherSchema {
-        /// The keyspace.
-        keyspace: Keyspace,
-        /// What is there.
-        found: i32,
-        /// What this program works with.
-        known: i32,
-    },
-    /// Replicas with another setting use the keyspace.
-    #[error(
-        "the replicas of the keyspace {keyspace} use consistency {stored}, and this one is set to {configured}: set \
-         store.cassandra.consistency (--consistency) and store.cassandra.datacenter (--datacenter) as theirs are. To change \
-         it for all, stop all replicas, then run in cqlsh: DELETE FROM \"{keyspace}\".membership WHERE part = 'majority' \
-         AND id = 00000000-0000-0000-0000-000000000000 IF EXISTS"
-    )]
-    OtherMajority {
-        /// The keyspace.
-        keyspace: Keyspace,
-        /// What they use.
-        stored: MajoritySetting,
-        /// What this one is set to.
-        configured: MajoritySetting,
-    },
-}
-
-impl From<ConnectFault> for CassandraOpenError {
-    fn from(fault: ConnectFault) -> CassandraOpenError {
-        match fault {
-            ConnectFault::Settings(what) => CassandraOpenError::Settings(what),
-            ConnectFault::Refused(what) => CassandraOpenError::Refused(what),
-            ConnectFault::Unreachable(what) => CassandraOpenError::Unreachable(what),
+impl<T> From<Fault> for Swap<T> {
+    fn from(fault: Fault) -> Swap<T> {
+        match fault.is_unknown() {
+            true => Swap::Unknown(fault.into()),
+            false => Swap::NotStarted(fault.into()),
         }
     }
 }
@@ -142,34 +91,22 @@ pub struct CassandraStore {
     /// What replicas share has connections of its own: no heartbeat waits behind values (H2).
     cluster: Driver,
     keyspace: Keyspace,
-    majority: MajoritySetting,
+    majority: Majority,
+    datacenter: Option<String>,
     page_rows: u16,
     in_doubt: InDoubtSwaps,
-    unreadable: Unreadable,
+    unreadable: LogThrottle,
     statements: Mutex<HashMap<Cql, Statement>>,
 }
 
 /// How long a request about what replicas share may take at a node.
 const CLUSTER_REQUEST_TIMEOUT: Duration = Duration::from_millis(1_500);
-/// How many statements are prepared at once.
-const PREPARED_AT_ONCE: usize = 16;
-/// The shapes of changes that are prepared before they are needed: new, rows, ranges.
-const SHAPES_AHEAD: [(bool, usize, usize); 10] = [
-    (true, 0, 0),
-    (true, 1, 0),
-    (false, 0, 0),
-    (false, 0, 1),
-    (false, 1, 0),
-    (false, 1, 1),
-    (false, 2, 0),
-    (false, 2, 1),
-    (false, 4, 0),
-    (false, 4, 1),
-];
+/// How many statements are prepared, and keys of a page loaded, at once: few beside the transactions of clients.
+const AT_ONCE: usize = 16;
 
 impl CassandraStore {
     /// Connects, and sees that the schema is the one that this program works with.
-    pub async fn open(options: CassandraOptions) -> Result<CassandraStore, CassandraOpenError> {
+    pub async fn open(options: CassandraOptions) -> Result<CassandraStore, CassandraError> {
         let few = CassandraOptions {
             connections_per_node: NonZeroUsize::MIN,
             // What replicas share is little, and waits for nothing.
@@ -180,29 +117,27 @@ impl CassandraStore {
         };
         let (driver, cluster) =
             tokio::try_join!(Driver::connect_soon(&options), Driver::connect_soon(&few))?;
-        let (keyspace, majority) = (options.keyspace.clone(), MajoritySetting::of(&options));
+        let keyspace = options.keyspace.clone();
         let store = CassandraStore {
             driver,
             cluster,
             keyspace: options.keyspace,
-            majority,
+            majority: options.majority,
+            datacenter: options.datacenter,
             page_rows: options.page_rows,
             in_doubt: InDoubtSwaps::default(),
-            unreadable: Unreadable::default(),
+            unreadable: LogThrottle::default(),
             statements: Mutex::new(HashMap::new()),
         };
         match schema::version(&store.driver, &keyspace).await {
             Ok(Some(schema::VERSION)) => Ok(store),
-            Ok(Some(found)) => Err(CassandraOpenError::OtherSchema {
+            Ok(Some(found)) => Err(CassandraError::OtherSchema {
                 keyspace,
                 found,
                 known: schema::VERSION,
             }),
-            Ok(None) => Err(CassandraOpenError::NoSchema { keyspace }),
-            Err(Fault::Refused(what)) => Err(CassandraOpenError::Refused(what)),
-            Err(Fault::NotStarted(what) | Fault::Unknown(what)) => {
-                Err(CassandraOpenError::Unreachable(what))
-            }
+            Ok(None) => Err(CassandraError::NoSchema { keyspace }),
+            Err(fault) => Err(fault.into()),
         }
     }
 
@@ -226,15 +161,14 @@ impl CassandraStore {
         options: &CassandraOptions,
         schema: &Schema,
         apply: &str,
-    ) -> Result<Vec<Finding>, SchemaError> {
+    ) -> Result<Vec<Finding>, CassandraError> {
         health::look(&self.driver, options, schema, apply).await
     }
 
     /// Prepares what may be asked of these tables, and of what replicas share: preparing waits for all nodes that are
     /// connected, so later one that hangs would be in the way. What cannot be prepared now is when it is asked for.
     pub async fn prepare_ahead(&self, tables: &[TableName]) {
-        let shapes = SHAPES_AHEAD.iter().flat_map(|(new, rows, ranges)| {
-            let shape = Shape::holding(*new, *rows, *ranges);
+        let shapes = Shape::usual().flat_map(|shape| {
             let swap = move |table: &TableName| Cql::Swap(table.clone(), shape, Order::First);
             tables.iter().map(swap)
         });
@@ -244,11 +178,11 @@ impl CassandraStore {
         let asks: Vec<Cql> = asks.chain(shapes).collect();
         let prepared = futures_util::stream::iter(asks).map(|ask| self.statement(ask));
         let failed = prepared
-            .buffer_unordered(PREPARED_AT_ONCE)
+            .buffer_unordered(AT_ONCE)
             .filter_map(|prepared| std::future::ready(prepared.err()));
         let failed: Vec<Fault> = failed.collect().await;
         if let Some(first) = failed.first() {
-            tracing::debug!(count = failed.len(), %first, "statements that are not prepared yet");
+            tracing::debug!(count = failed.len(), %first, "cannot prepare statements in advance");
         }
     }
 
@@ -264,21 +198,13 @@ impl CassandraStore {
     async fn statement(&self, ask: Cql) -> Result<Statement, Fault> {
         let usage = ask.usage();
         let ask = ask.prepared();
-        let known = {
-            let statements = self.statements.lock();
-            let statements = statements.unwrap_or_else(PoisonError::into_inner);
-            statements.get(&ask).cloned()
-        };
+        let known = self.statements.lock().get(&ask).cloned();
         if let Some(known) = known {
             return Ok(known.used_as(usage));
         }
         let text = ask.text(&self.keyspace);
         let statement = self.driver_of(&ask).prepare(usage, &text).await?;
-        let mut statements = self
-            .statements
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        statements.insert(ask, statement.clone());
+        self.statements.lock().insert(ask, statement.clone());
         Ok(statement)
     }
 

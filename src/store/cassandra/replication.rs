@@ -1,4 +1,4 @@
-//! How many copies of the data there are, and where: as it is asked for, and as a cluster has it.
+//! The replication of a keyspace: as a command asks for it, and as a cluster has it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -70,17 +70,6 @@ impl fmt::Display for Replication {
                 f.write_str("}")
             }
         }
-    }
-}
-
-/// A name in it that is none of a datacenter. Where the cluster tells of none, nothing can be said.
-pub(super) fn unknown<'a>(wanted: &'a Replication, known: &Datacenters) -> Option<&'a str> {
-    match wanted {
-        Replication::Datacenters(wanted) if !known.is_empty() => {
-            let names = wanted.iter().map(|(name, _)| name.as_str());
-            names.into_iter().find(|name| !known.contains_key(*name))
-        }
-        Replication::Datacenters(_) | Replication::Simple(_) => None,
     }
 }
 
@@ -193,12 +182,8 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_no_datacenter_is_found_and_what_would_fit_is_told() {
+    fn the_datacenters_of_a_cluster_are_told_and_what_would_fit_them() {
         let known = datacenters(&[("eu", 5), ("us", 1)]);
-        let wanted: Replication = "eu=3,as=3".parse().unwrap();
-        assert_eq!(unknown(&wanted, &known), Some("as"));
-        assert_eq!(unknown(&wanted, &Datacenters::new()), None);
-        assert_eq!(unknown(&Replication::Simple(3), &known), None);
         assert_eq!(described(&known), "eu (5 nodes), us (1 node)");
         assert_eq!(example(&known), "eu=3,us=1");
         assert!(example(&known).parse::<Replication>().is_ok());

@@ -1,19 +1,18 @@
-//! Tables that were restored from a backup: fences go on above all that were given out before.
+//! Tables that were restored from a backup: new fences are above all that were given out before.
 
 use std::time::Duration;
 
 use fermata_cassandra::{CassandraOptions, Value};
 use tokio::time::sleep;
 
+use super::data::AHEAD_US_MAX;
 use super::schema::FENCE_PART;
 use super::statements::Cql;
-use super::{CassandraOpenError, CassandraStore};
+use super::{CassandraError, CassandraStore};
 use crate::clock::{Clock as _, SystemClock};
 use crate::store::floor::fence_floor;
 use crate::store::{ClusterStore as _, ReplicaRow, ReplicaState, StateSwap, StoreError};
 
-/// How far above the clock a floor may be asked for: tokens are refused beyond that.
-const ABOVE_US_MAX: u64 = 2 * 24 * 60 * 60 * 1_000_000;
 /// How often the rows of the replicas are read.
 const READ_EVERY: Duration = Duration::from_millis(500);
 /// By how much the clocks of this machine and of the store may differ, in microseconds.
@@ -24,7 +23,7 @@ const APART_US_MAX: u64 = 60_000_000;
 pub enum RestoredError {
     /// It cannot be opened.
     #[error("{0}")]
-    Open(#[from] CassandraOpenError),
+    Open(#[from] CassandraError),
     /// The cluster did not answer, or not as it must.
     #[error("{0}")]
     Store(#[from] StoreError),
@@ -58,7 +57,7 @@ pub enum RestoredError {
 /// above `above`. To be run while no replica does. The floor.
 pub async fn restored(options: CassandraOptions, above: Option<u64>) -> Result<u64, RestoredError> {
     let store = CassandraStore::open(options).await?;
-    store.agree_on_majority().await?;
+    store.check_majority().await?;
     let ended = declare_all_down(&store).await?;
     let now_us = store.clock_us().await?;
     let apart_us = now_us.abs_diff(SystemClock.wall_us());
@@ -66,7 +65,7 @@ pub async fn restored(options: CassandraOptions, above: Option<u64>) -> Result<u
         let seconds = apart_us / 1_000_000;
         return Err(RestoredError::ClocksDiffer { seconds });
     }
-    if let Some(above) = above.filter(|above| *above > now_us.saturating_add(ABOVE_US_MAX)) {
+    if let Some(above) = above.filter(|above| *above > now_us.saturating_add(AHEAD_US_MAX)) {
         return Err(RestoredError::TooHigh { above, now_us });
     }
     // Fences ran ahead of a floor as they do of a clock.
@@ -87,24 +86,20 @@ pub async fn restored(options: CassandraOptions, above: Option<u64>) -> Result<u
     Ok(floor)
 }
 
-/// Declares each replica down that is listed as up, once its row was unchanged for its own TTL (H2): one that only hangs
-/// would else come back with the floor that it knows. The rows, as they were first read.
+/// Declares each replica down that is listed as up, once no row changed for the longest TTL (H2): one that only hangs would
+/// else come back with the floor that it knows. The rows, as they were first read.
 async fn declare_all_down(store: &CassandraStore) -> Result<Vec<ReplicaRow>, RestoredError> {
-    let mut left = up(store.list_replicas().await?);
-    let (all, begun) = (left.clone(), SystemClock.boot());
-    while !left.is_empty() {
+    let rows = up(store.list_replicas().await?);
+    let ttl_ms = rows.iter().map(|row| row.ttl_ms).max().unwrap_or(0);
+    let begun = SystemClock.boot();
+    while SystemClock.boot().saturating_sub(begun) < Duration::from_millis(ttl_ms.into()) {
         sleep(READ_EVERY).await;
-        let unchanged = SystemClock.boot().saturating_sub(begun);
-        none_runs(&all, &up(store.list_replicas().await?))?;
-        let ttl = |row: &ReplicaRow| Duration::from_millis(row.ttl_ms.into());
-        let (due, later): (Vec<_>, Vec<_>) =
-            left.into_iter().partition(|row| ttl(row) <= unchanged);
-        for row in due {
-            declare_down(store, row).await?;
-        }
-        left = later;
+        none_runs(&rows, &up(store.list_replicas().await?))?;
     }
-    Ok(all)
+    for row in &rows {
+        declare_down(store, row).await?;
+    }
+    Ok(rows)
 }
 
 fn up(mut rows: Vec<ReplicaRow>) -> Vec<ReplicaRow> {
@@ -112,7 +107,7 @@ fn up(mut rows: Vec<ReplicaRow>) -> Vec<ReplicaRow> {
     rows
 }
 
-async fn declare_down(store: &CassandraStore, row: ReplicaRow) -> Result<(), RestoredError> {
+async fn declare_down(store: &CassandraStore, row: &ReplicaRow) -> Result<(), RestoredError> {
     match store
         .swap_state(row.id, row.state, ReplicaState::Down)
         .await
@@ -120,7 +115,7 @@ async fn declare_down(store: &CassandraStore, row: ReplicaRow) -> Result<(), Res
         StateSwap::Applied
         | StateSwap::Conflict(Some(ReplicaState::Down | ReplicaState::Stopped) | None) => Ok(()),
         StateSwap::Conflict(Some(ReplicaState::Up(_))) => {
-            Err(RestoredError::Running(Box::new(row)))
+            Err(RestoredError::Running(Box::new(row.clone())))
         }
         StateSwap::Unknown(error) | StateSwap::NotStarted(error) => Err(error.into()),
     }

@@ -1,8 +1,8 @@
 //! Reading and swapping the state of a key: the row below all entries, and the entries from the head on.
 //!
-//! In a read the two, and every page of the second, must be of one version and give the digest that is stored with
-//! them. A change that reached one node only may be spread by reads in parts: such a read is torn, and what is in
-//! flight is settled by a read at SERIAL. Only what is still torn after that is damaged.
+//! Both parts of a read, and every page of the second, must have one version and the stored digest. Reads may spread parts of a
+//! change that reached one node only. Such a read is torn, and a read at SERIAL settles the transactions in flight. Rows that
+//! are still torn after that are damaged.
 
 use fermata_cassandra::{Fault, Order, Row, Value};
 
@@ -30,11 +30,11 @@ enum KeyRead {
     Nothing,
     /// All of one state, and a committed one.
     State(KeyState),
-    /// It changed meanwhile; what its first row showed.
-    Changing { head: u64, next: u64 },
+    /// It changed meanwhile; how many entries its first row showed.
+    Changing { entries: u64 },
 }
 
-/// Whoever answers statements: the cluster, or a model of one.
+/// The answers to statements: from the cluster, or from a model of one.
 pub trait Asks: Sync {
     /// Where a read of several pages goes on.
     type More: Send;
@@ -58,9 +58,9 @@ pub trait Asks: Sync {
 
 /// The rows of one key.
 pub struct Rows<'a, A> {
-    /// Who answers.
+    /// The cluster.
     pub asks: &'a A,
-    /// What this process remembers.
+    /// The swaps of this process whose outcome is unknown.
     pub in_doubt: &'a InDoubtSwaps,
     /// How many rows a page has.
     pub page_rows: u16,
@@ -72,8 +72,7 @@ impl<A: Asks> Rows<'_, A> {
     /// The committed state of a key (I4). Where an open proposal may still apply, that is settled first (I6); and so it
     /// is where what was read is not of one state: after that it is.
     pub async fn state(&self) -> Result<Option<KeyState>, StoreError> {
-        self.state_after(self.in_doubt.before(self.id).in_doubt)
-            .await
+        self.state_after(self.in_doubt.contains(self.id)).await
     }
 
     /// The same, after what is in flight was settled.
@@ -82,20 +81,18 @@ impl<A: Asks> Rows<'_, A> {
     }
 
     async fn state_after(&self, mut settles: bool) -> Result<Option<KeyState>, StoreError> {
-        let mut guess = self.in_doubt.before(self.id).head;
         let mut page_rows = i32::from(self.page_rows);
         for _ in 0..TRIES_MAX {
-            match self.read(settles, guess, page_rows).await {
+            match self.read(settles, page_rows).await {
                 Ok(KeyRead::Nothing) => return Ok(None),
                 Ok(KeyRead::State(state)) => {
-                    self.in_doubt.saw(self.id, state.version, state.head().0);
+                    self.in_doubt.saw(self.id, state.version);
                     return Ok(Some(state));
                 }
-                Ok(KeyRead::Changing { head, next }) => {
+                Ok(KeyRead::Changing { entries }) => {
                     // Again, and the entries, with the row above them, in one page that is not full: it is of one
                     // version.
-                    guess = Some(head);
-                    page_rows = i32::try_from(next - head + 2)
+                    page_rows = i32::try_from(entries + 2)
                         .unwrap_or(i32::MAX)
                         .max(page_rows);
                 }
@@ -112,33 +109,21 @@ impl<A: Asks> Rows<'_, A> {
         )))
     }
 
-    /// One read of all rows, the first of them at SERIAL or not. With a head to begin at, both parts at once.
-    async fn read(
-        &self,
-        settles: bool,
-        guess: Option<u64>,
-        page_rows: i32,
-    ) -> Result<KeyRead, StoreError> {
-        let entries = async {
-            match guess {
-                // What was settled shows in reads that begin after that.
-                Some(head) if !settles => self.entries(head, page_rows).await.map(Some),
-                Some(_) | None => Ok(None),
-            }
-        };
-        let (first, entries) = tokio::join!(self.first(settles), entries);
-        let Some(first) = first? else {
+    /// One read of all rows, the first of them at SERIAL or not.
+    async fn read(&self, settles: bool, page_rows: i32) -> Result<KeyRead, StoreError> {
+        let Some(first) = self.first(settles).await? else {
             return Ok(KeyRead::Nothing);
         };
         let (head, next) = (first.head.0, first.state.next.0);
-        let entries = match entries? {
-            _ if head == next => return first.with_entries(Vec::new()).map(KeyRead::State),
-            Some(entries) => entries,
-            None => self.entries(head, page_rows).await?,
-        };
+        if head == next {
+            return first.with_entries(Vec::new()).map(KeyRead::State);
+        }
+        let entries = self.entries(head, page_rows).await?;
         match entries.version == Some(bigint(first.state.version)?) {
             true => first.with_entries(entries.rows).map(KeyRead::State),
-            false => Ok(KeyRead::Changing { head, next }),
+            false => Ok(KeyRead::Changing {
+                entries: next - head,
+            }),
         }
     }
 
@@ -148,7 +133,7 @@ impl<A: Asks> Rows<'_, A> {
         match self.ask_swap(old, new).await {
             Ok(true) => {
                 open.close();
-                self.in_doubt.saw(self.id, new.version, new.head().0);
+                self.in_doubt.saw(self.id, new.version);
                 Swap::Applied
             }
             Ok(false) => {
@@ -159,10 +144,11 @@ impl<A: Asks> Rows<'_, A> {
                     Err(error) => Swap::Unknown(error),
                 }
             }
-            Err(fault) if fault.is_unknown() => Swap::Unknown(fault.into()),
             Err(fault) => {
-                open.close();
-                Swap::NotStarted(fault.into())
+                if !fault.is_unknown() {
+                    open.close();
+                }
+                fault.into()
             }
         }
     }
@@ -183,7 +169,7 @@ impl<A: Asks> Rows<'_, A> {
             return Ok(found);
         }
         // A majority does not show yet what the transaction saw.
-        self.in_doubt.note_in_doubt(self.id, named);
+        self.in_doubt.note(self.id, named);
         self.state().await
     }
 

@@ -1,7 +1,8 @@
-//! The tables: their text, how they are made, and which version of them a keyspace has.
+//! The schema: the text of the tables, their making, and their version.
 
-use fermata_cassandra::{CassandraOptions, ConnectFault, Driver, Fault, Keyspace, Use, Value};
+use fermata_cassandra::{CassandraOptions, Driver, Fault, Keyspace, Use, Value};
 
+use super::error::CassandraError;
 use super::replication::{self, Copies};
 pub use super::replication::{Replication, ReplicationError};
 use super::rows::applied;
@@ -12,7 +13,7 @@ use super::tables::{self, TableKind, columns, unreadable};
 use crate::lock::TableName;
 
 /// The version of the schema that this program works with.
-pub const VERSION: i32 = 6;
+pub const VERSION: i32 = 7;
 /// The row of `schema_version`.
 pub(super) const PART: &str = "locks";
 /// The row of `schema_version` with the floor of fences: one that no transaction writes.
@@ -93,79 +94,21 @@ impl Schema {
     }
 }
 
-/// Why the schema could not be made or looked at.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum SchemaError {
-    /// A file that the options name cannot be used.
-    #[error("{0}")]
-    Settings(String),
-    /// No node could be reached, or one gave no answer. Repeat: what is there already stays.
-    #[error("Cassandra cannot be reached: {0}")]
-    Unreachable(String),
-    /// The cluster refused, or is not one that is to be trusted.
-    #[error("Cassandra refused: {0}")]
-    Refused(String),
-    /// There is no keyspace, and it was not said how many copies one shall have.
-    #[error(
-        "there is no keyspace {keyspace}; to make it, say how many copies each datacenter shall have, for \
-         instance: --replication {example}"
-    )]
-    NoKeyspace {
-        /// The keyspace.
-        keyspace: Keyspace,
-        /// What would fit the cluster.
-        example: String,
-    },
-    /// Copies were asked for where there are no nodes.
-    #[error("the cluster has no datacenter {name:?}; it has {known}")]
-    NoDatacenter {
-        /// What was named.
-        name: String,
-        /// What there is, in words.
-        known: String,
-    },
-    /// Another version of this program made the tables that are there.
-    #[error(
-        "the keyspace {keyspace} has schema version {found}, and this program works with {VERSION} only; nothing was \
-         changed. Run the program that it belongs to, or name another keyspace"
-    )]
-    OtherVersion {
-        /// The keyspace.
-        keyspace: Keyspace,
-        /// What is there.
-        found: i32,
-    },
-}
-
-impl From<ConnectFault> for SchemaError {
-    fn from(fault: ConnectFault) -> SchemaError {
-        match fault {
-            ConnectFault::Settings(what) => SchemaError::Settings(what),
-            ConnectFault::Refused(what) => SchemaError::Refused(what),
-            ConnectFault::Unreachable(what) => SchemaError::Unreachable(what),
-        }
-    }
-}
-
-impl From<Fault> for SchemaError {
-    fn from(fault: Fault) -> SchemaError {
-        match fault {
-            Fault::Refused(what) => SchemaError::Refused(what),
-            Fault::NotStarted(what) | Fault::Unknown(what) => SchemaError::Unreachable(what),
-        }
-    }
-}
-
 /// Makes what is missing, and waits until all nodes know it. `say` learns of each step. Two may do this at once. A
 /// keyspace of another version is left as it is.
 pub async fn apply(
     options: &CassandraOptions,
     schema: &Schema,
     say: &(dyn Fn(&str) + Sync),
-) -> Result<(), SchemaError> {
+) -> Result<(), CassandraError> {
     let driver = Driver::connect(options).await?;
     is_ours(version(&driver, &schema.keyspace).await?, &schema.keyspace)?;
-    can_be_made(&driver, schema).await?;
+    if schema.replication.is_none() && Copies::of(&driver, &schema.keyspace).await?.is_none() {
+        return Err(CassandraError::NoKeyspace {
+            keyspace: schema.keyspace.clone(),
+            example: replication::example(&driver.datacenters()),
+        });
+    }
     for statement in schema.statements() {
         let name = statement.split([' ', '(']).nth(5).unwrap_or_default();
         say(name);
@@ -180,18 +123,19 @@ pub async fn apply(
 }
 
 /// Whether the tables that are there may be used: of this version, or of one that was not noted yet.
-fn is_ours(found: Option<i32>, keyspace: &Keyspace) -> Result<(), SchemaError> {
+fn is_ours(found: Option<i32>, keyspace: &Keyspace) -> Result<(), CassandraError> {
     match found {
         Some(VERSION) | None => Ok(()),
-        Some(found) => Err(SchemaError::OtherVersion {
+        Some(found) => Err(CassandraError::OtherSchema {
             keyspace: keyspace.clone(),
             found,
+            known: VERSION,
         }),
     }
 }
 
 /// Notes the version, once all tables are there, unless somebody else did meanwhile.
-async fn note_version(driver: &Driver, keyspace: &Keyspace) -> Result<(), SchemaError> {
+async fn note_version(driver: &Driver, keyspace: &Keyspace) -> Result<(), CassandraError> {
     let text = Cql::NoteSchemaVersion.text(keyspace);
     let statement = driver.prepare(Use::Cas, &text).await?;
     let values = [Value::text(PART), Value::Int(VERSION)];
@@ -199,27 +143,6 @@ async fn note_version(driver: &Driver, keyspace: &Keyspace) -> Result<(), Schema
         return Ok(());
     }
     is_ours(version(driver, keyspace).await?, keyspace)
-}
-
-/// Says what the cluster would only refuse, in words that tell what to do.
-async fn can_be_made(driver: &Driver, schema: &Schema) -> Result<(), SchemaError> {
-    let datacenters = driver.datacenters();
-    match &schema.replication {
-        Some(wanted) => match replication::unknown(wanted, &datacenters) {
-            Some(name) => Err(SchemaError::NoDatacenter {
-                name: name.to_owned(),
-                known: replication::described(&datacenters),
-            }),
-            None => Ok(()),
-        },
-        None if Copies::of(driver, &schema.keyspace).await?.is_none() => {
-            Err(SchemaError::NoKeyspace {
-                keyspace: schema.keyspace.clone(),
-                example: replication::example(&datacenters),
-            })
-        }
-        None => Ok(()),
-    }
 }
 
 /// The version of the schema in a keyspace; `None` where none is noted, or nothing is there.
@@ -239,7 +162,35 @@ pub(super) async fn version(driver: &Driver, keyspace: &Keyspace) -> Result<Opti
 
 #[cfg(test)]
 mod tests {
+    use fermata_cassandra::Order;
+
     use super::*;
+    use crate::store::cassandra::statements::Shape;
+
+    #[test]
+    fn statements_name_only_columns_that_the_tables_have() {
+        let table = TableName::default_table();
+        let schema = Schema {
+            keyspace: Keyspace::default(),
+            replication: None,
+            tables: vec![table.clone()],
+        };
+        let tables = schema.statements().join("\n");
+        let swap = Cql::Swap(table.clone(), Shape::holding(false, 1, 1), Order::First);
+        let others = [swap, Cql::AgreeOnMajority, Cql::RaiseFenceFloor];
+        for ask in Cql::SHARED
+            .into_iter()
+            .chain(Cql::of_table(&table))
+            .chain(others)
+        {
+            let text = ask.text(&schema.keyspace);
+            for name in text.split('"').skip(1).step_by(2) {
+                let is_known = tables.contains(&format!("\"{name}\""));
+                let is_made_here = text.contains(&format!("AS \"{name}\""));
+                assert!(is_known || is_made_here, "{name}: {text}");
+            }
+        }
+    }
 
     #[test]
     fn every_statement_can_be_repeated_and_names_no_strategy_unasked() {

@@ -1,7 +1,6 @@
-//! Long runs of ended entries in the middle of a queue: noted once on the row at seq 0, so that no load has to
-//! walk over what is left of them.
+//! Long runs of ended entries in the middle of a queue. The row at seq 0 names them, so that no load reads their rows.
 //!
-//! They follow from the state alone: what lies between two live entries, or behind the last one, has ended.
+//! They follow from the state alone: all entries between two live ones, or behind the last one, have ended.
 
 use crate::key::KeyState;
 use crate::lock::Seq;

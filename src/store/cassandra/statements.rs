@@ -68,8 +68,6 @@ pub(super) const REPLICA_COLUMNS: [&str; 10] = [
     "state",
     "heartbeat",
 ];
-/// Those that a lightweight transaction announces it with, in the order in which they are bound.
-const ANNOUNCED: std::ops::Range<usize> = 1..9;
 
 /// The table of the replicas.
 pub(super) const REPLICA_TABLE: &str = "membership";
@@ -79,9 +77,6 @@ pub(super) const HAND_OVER_REQUEST_TABLE: &str = "hand_over_requests";
 
 /// The columns of a hand-over request, in the order in which they are bound: who is asked, and what. All are its key.
 pub(super) const HAND_OVER_REQUEST_COLUMNS: [&str; 5] = ["home", "table_name", "key", "term", "to"];
-
-/// How long a hand-over request is kept, in seconds.
-pub(super) const HAND_OVER_REQUEST_TTL_S: u64 = HAND_OVER_REQUEST_KEPT.as_secs();
 
 /// The size of a conditional batch. Only powers of two (and 0), so that few statements are prepared; what is
 /// left is filled with repetitions.
@@ -107,6 +102,14 @@ impl Shape {
             rows: size(rows),
             ranges: size(ranges),
         }
+    }
+
+    /// Those of nearly all changes: a new key, with its first entry or without, and up to four rows of another one.
+    pub(super) fn usual() -> impl Iterator<Item = Shape> {
+        let new = [2, 4].map(|rows| Shape::holding(true, rows, 0));
+        let others =
+            [0, 1, 2, 4].map(|rows| [0, 1].map(|ranges| Shape::holding(false, rows, ranges)));
+        new.into_iter().chain(others.into_iter().flatten())
     }
 }
 
@@ -142,15 +145,17 @@ pub enum Cql {
     /// Write of a heartbeat, with its number for a timestamp.
     Heartbeat,
     /// Compare-and-swap of the state of a replica.
-    SwapLife,
+    SwapState,
     /// Delete the row of a replica that is not up.
     ForgetReplica,
     /// Delete what heartbeats left of a row that has no state.
     ForgetHalfReplica,
     /// The rows of all replicas.
     Replicas,
-    /// Whose majority decides, unless that is written already.
+    /// The consistency of all replicas, unless it is written already.
     AgreeOnMajority,
+    /// The consistency of all replicas.
+    Majority,
     /// Write of a hand-over request.
     RequestHandOver,
     /// The hand-over requests to a replica.
@@ -210,7 +215,7 @@ impl Cql {
         Cql::Sessions,
         Cql::Announce,
         Cql::Heartbeat,
-        Cql::SwapLife,
+        Cql::SwapState,
         Cql::ForgetReplica,
         Cql::ForgetHalfReplica,
         Cql::Replicas,
@@ -249,11 +254,12 @@ impl Cql {
             | Cql::SwapSession
             | Cql::ForgetSession
             | Cql::Announce
-            | Cql::SwapLife
+            | Cql::SwapState
             | Cql::ForgetReplica
             | Cql::ForgetHalfReplica
             | Cql::NoteSchemaVersion => Use::Cas,
             Cql::AgreeOnMajority => Use::CasEverywhere,
+            Cql::Majority => Use::ReadEverywhere,
             Cql::FirstSettled(_) => Use::SettlingRead,
             Cql::LoadSession => Use::SerialRead,
             Cql::First(_)
@@ -277,36 +283,21 @@ impl Cql {
 
     /// Whether it is about what replicas share: each other, hand-over requests, a clock.
     pub(super) fn is_of_cluster(&self) -> bool {
-        match self {
+        matches!(
+            self,
             Cql::Announce
-            | Cql::Heartbeat
-            | Cql::SwapLife
-            | Cql::ForgetReplica
-            | Cql::ForgetHalfReplica
-            | Cql::Replicas
-            | Cql::AgreeOnMajority
-            | Cql::RequestHandOver
-            | Cql::HandOverRequests
-            | Cql::ForgetHandOverRequest
-            | Cql::Clock => true,
-            Cql::Swap(..)
-            | Cql::First(_)
-            | Cql::FirstSettled(_)
-            | Cql::EntryRows(_)
-            | Cql::Keys(_)
-            | Cql::ReadData(_)
-            | Cql::WriteData(_)
-            | Cql::LoadSession
-            | Cql::OpenSession
-            | Cql::SwapSession
-            | Cql::ForgetSession
-            | Cql::Sessions
-            | Cql::SchemaVersion
-            | Cql::Columns
-            | Cql::FenceFloor
-            | Cql::RaiseFenceFloor
-            | Cql::NoteSchemaVersion => false,
-        }
+                | Cql::Heartbeat
+                | Cql::SwapState
+                | Cql::ForgetReplica
+                | Cql::ForgetHalfReplica
+                | Cql::Replicas
+                | Cql::AgreeOnMajority
+                | Cql::Majority
+                | Cql::RequestHandOver
+                | Cql::HandOverRequests
+                | Cql::ForgetHandOverRequest
+                | Cql::Clock
+        )
     }
 
     /// Its text.
@@ -365,12 +356,13 @@ impl Cql {
             // heartbeats. A deletion, by a transaction, is above all of them.
             Cql::Announce => format!(
                 "UPDATE {replicas} SET {} WHERE \"part\" = ? AND \"id\" = ? IF \"state\" = null",
-                assigned(&REPLICA_COLUMNS[ANNOUNCED])
+                // In the order in which they are bound: all but the id and the heartbeat.
+                assigned(&REPLICA_COLUMNS[1..9])
             ),
             Cql::Heartbeat => format!(
                 "UPDATE {replicas} USING TIMESTAMP ? SET \"heartbeat\" = ? WHERE \"part\" = ? AND \"id\" = ?"
             ),
-            Cql::SwapLife => format!(
+            Cql::SwapState => format!(
                 "UPDATE {replicas} SET \"state\" = ? WHERE \"part\" = ? AND \"id\" = ? IF \"state\" = ?"
             ),
             Cql::ForgetReplica => {
@@ -386,10 +378,14 @@ impl Cql {
             Cql::AgreeOnMajority => format!(
                 "INSERT INTO {replicas} (\"part\", \"id\", \"name\", \"zone\") VALUES (?, ?, ?, ?) IF NOT EXISTS"
             ),
+            Cql::Majority => format!(
+                "SELECT \"name\", \"zone\" FROM {replicas} WHERE \"part\" = ? AND \"id\" = ?"
+            ),
             Cql::RequestHandOver => format!(
-                "INSERT INTO {hand_over_requests} ({}) VALUES ({}) USING TTL {HAND_OVER_REQUEST_TTL_S}",
+                "INSERT INTO {hand_over_requests} ({}) VALUES ({}) USING TTL {}",
                 quoted(&HAND_OVER_REQUEST_COLUMNS),
-                marks(HAND_OVER_REQUEST_COLUMNS.len())
+                marks(HAND_OVER_REQUEST_COLUMNS.len()),
+                HAND_OVER_REQUEST_KEPT.as_secs()
             ),
             Cql::HandOverRequests => format!(
                 "SELECT {} FROM {hand_over_requests} WHERE \"home\" = ?",
@@ -477,11 +473,11 @@ mod tests {
 
     /// Else the clock of a coordinator would decide which of the two stands.
     #[test]
-    fn the_life_of_a_replica_is_written_by_transactions_only_and_its_heartbeat_plainly_only() {
+    fn the_state_of_a_replica_is_written_by_transactions_only_and_its_heartbeat_plainly_only() {
         let keyspace = Keyspace::parse("k").unwrap();
         let transactions = [
             Cql::Announce,
-            Cql::SwapLife,
+            Cql::SwapState,
             Cql::ForgetReplica,
             Cql::ForgetHalfReplica,
         ];

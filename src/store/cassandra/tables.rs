@@ -1,12 +1,10 @@
-//! The options of the tables, beside their columns: what they are made with, and by what those that are there are judged.
+//! The options of the tables: those of new tables, and the deviations of existing ones.
 
 use fermata_cassandra::{ColumnError, Driver, Fault, Keyspace, Use, Value};
 
-use super::statements::{
-    Cql, HAND_OVER_REQUEST_TABLE, HAND_OVER_REQUEST_TTL_S, REPLICA_TABLE, single_table,
-};
+use super::statements::{Cql, HAND_OVER_REQUEST_TABLE, REPLICA_TABLE, single_table};
 use crate::lock::TableName;
-use crate::store::StoreError;
+use crate::store::{HAND_OVER_REQUEST_KEPT, StoreError};
 
 /// How long Cassandra keeps what says that a row was deleted, for tables that transactions write, in seconds.
 /// Its memory of transactions lives as long, and three hours at least.
@@ -18,8 +16,6 @@ const GC_GRACE_S: i32 = 10_800;
 /// More than a read across sites takes (80 ms as measured), so that it is not sent in vain, and less than the 200 ms after
 /// which the driver asks another coordinator.
 const SPECULATIVE_RETRY_MS: u32 = 100;
-/// A table that has no more than this is left as it is.
-const SPECULATIVE_RETRY_MS_MAX: u32 = 500;
 
 /// A kind of table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +58,7 @@ impl TableKind {
             // All in one partition: what is left of deleted rows is kept for hours and not for days.
             TableKind::Replicas => Some(GC_GRACE_S.unsigned_abs().into()),
             // What expires cannot come back, and what was deleted and comes back expires: no need to keep the traces.
-            TableKind::HandOverRequests => Some(HAND_OVER_REQUEST_TTL_S),
+            TableKind::HandOverRequests => Some(HAND_OVER_REQUEST_KEPT.as_secs()),
             TableKind::Data => None,
         }
     }
@@ -79,46 +75,36 @@ impl TableKind {
     /// What is not as it should be.
     pub fn differences(self, found: &TableOptions) -> Vec<Difference> {
         let mut differences = Vec::new();
+        let mut differs = |is: String, wanted: String, why, is_unsafe| {
+            differences.push(Difference {
+                is,
+                wanted,
+                why,
+                is_unsafe,
+            });
+        };
         if let (TableKind::Locks | TableKind::Sessions, Some(grace)) =
             (self, found.gc_grace_seconds)
             && grace < GC_GRACE_S
         {
-            differences.push(Difference {
-                is: format!("gc_grace_seconds = {grace}"),
-                wanted: format!("gc_grace_seconds = {GC_GRACE_S}"),
-                why: "what transactions remember may come back",
-                is_unsafe: true,
-            });
+            let wanted = format!("gc_grace_seconds = {GC_GRACE_S}");
+            let why = "what transactions remember may come back";
+            differs(format!("gc_grace_seconds = {grace}"), wanted, why, true);
         }
-        if let Some(seconds) = found.default_time_to_live
-            && seconds != 0
-        {
-            differences.push(Difference {
-                is: format!("default_time_to_live = {seconds}"),
-                wanted: "default_time_to_live = 0".to_owned(),
-                why: "rows of locks that are held would vanish",
-                is_unsafe: true,
-            });
+        if let Some(ttl) = found.default_time_to_live.filter(|ttl| *ttl != 0) {
+            let wanted = "default_time_to_live = 0".to_owned();
+            let why = "rows of locks that are held would vanish";
+            differs(format!("default_time_to_live = {ttl}"), wanted, why, true);
         }
-        if let Some(repair) = &found.read_repair
-            && repair != "BLOCKING"
-        {
-            differences.push(Difference {
-                is: format!("read_repair = '{repair}'"),
-                wanted: "read_repair = 'BLOCKING'".to_owned(),
-                why: "what one read showed the next one may not show",
-                is_unsafe: true,
-            });
+        if let Some(repair) = found.read_repair.as_ref().filter(|r| *r != "BLOCKING") {
+            let wanted = "read_repair = 'BLOCKING'".to_owned();
+            let why = "what one read showed the next one may not show";
+            differs(format!("read_repair = '{repair}'"), wanted, why, true);
         }
-        if let Some(retry) = &found.speculative_retry
-            && !is_soon(retry)
-        {
-            differences.push(Difference {
-                is: format!("speculative_retry = '{retry}'"),
-                wanted: speculative_retry(),
-                why: "while a node hangs, keys that it has a copy of stand still",
-                is_unsafe: false,
-            });
+        if let Some(retry) = found.speculative_retry.as_ref().filter(|r| !is_soon(r)) {
+            let why = "while a node hangs, keys that it has a copy of stand still";
+            let is = format!("speculative_retry = '{retry}'");
+            differs(is, speculative_retry(), why, false);
         }
         differences
     }
@@ -128,11 +114,10 @@ fn speculative_retry() -> String {
     format!("speculative_retry = '{SPECULATIVE_RETRY_MS}ms'")
 }
 
-/// Whether another node is asked soon, whatever reads of the table took. (`100.00ms` is how ScyllaDB tells it.)
+/// Whether another node is asked after a fixed time, however long reads of the table took. (ScyllaDB shows `100.00ms`.)
 fn is_soon(retry: &str) -> bool {
     let retry = retry.to_ascii_lowercase();
-    let ms = retry.strip_suffix("ms").map(str::parse::<f64>);
-    retry == "always" || matches!(ms, Some(Ok(ms)) if ms <= f64::from(SPECULATIVE_RETRY_MS_MAX))
+    retry == "always" || retry.ends_with("ms")
 }
 
 /// The tables that have options of ours, by their names: these, and those that there is one of.
@@ -275,7 +260,7 @@ mod tests {
     #[test]
     fn what_makes_locks_unsafe_is_told_from_what_makes_them_slow() {
         let slow = ("speculative_retry = '100ms'".to_owned(), false);
-        for retry in ["99p", "99PERCENTILE", "NONE", "2000ms", "99.0PERCENTILE"] {
+        for retry in ["99p", "99PERCENTILE", "NONE", "99.0PERCENTILE"] {
             let found = differ(TableKind::Replicas, 864_000, retry, Some("BLOCKING"));
             assert_eq!(found, std::slice::from_ref(&slow), "{retry}");
         }

@@ -1,4 +1,4 @@
-//! What a backup looks like: a head, one record a row, and an end with a digest of all before it.
+//! The format of a backup: a head, one record a row, and an end with a digest.
 //!
 //! ```text
 //! fermata backup 1\n
@@ -50,7 +50,7 @@ pub(super) struct ArchiveHead {
 
 /// Puts a backup together, chunk by chunk.
 pub(super) struct ArchiveWriter<S> {
-    /// Takes a chunk; false once nobody wants any.
+    /// Takes a chunk.
     sink: S,
     chunk: BytesMut,
     digest: Context,
@@ -60,7 +60,7 @@ pub(super) struct ArchiveWriter<S> {
 /// Nobody takes it any more.
 pub(super) struct NotTaken;
 
-impl<S: FnMut(Bytes) -> bool> ArchiveWriter<S> {
+impl<S: FnMut(Bytes) -> Result<(), NotTaken>> ArchiveWriter<S> {
     pub(super) fn new(head: ArchiveHead, sink: S) -> ArchiveWriter<S> {
         let mut chunk = BytesMut::with_capacity(CHUNK_BYTES);
         chunk.put_slice(TITLE);
@@ -104,19 +104,13 @@ impl<S: FnMut(Bytes) -> bool> ArchiveWriter<S> {
         self.digest.update(&self.chunk);
         let digest = self.digest.clone().finish();
         self.chunk.put_slice(digest.as_ref());
-        match (self.sink)(self.chunk.split().freeze()) {
-            true => Ok(()),
-            false => Err(NotTaken),
-        }
+        (self.sink)(self.chunk.split().freeze())
     }
 
     fn hand_over(&mut self) -> Result<(), NotTaken> {
         self.digest.update(&self.chunk);
         let chunk = std::mem::replace(&mut self.chunk, BytesMut::with_capacity(CHUNK_BYTES));
-        match (self.sink)(chunk.freeze()) {
-            true => Ok(()),
-            false => Err(NotTaken),
-        }
+        (self.sink)(chunk.freeze())
     }
 }
 
@@ -235,7 +229,7 @@ mod tests {
         let mut writer = ArchiveWriter::new(HEAD, |chunk: Bytes| {
             assert!(chunk.len() < 2 * CHUNK_BYTES);
             whole.extend_from_slice(&chunk);
-            true
+            Ok(())
         });
         for (kind, key, value) in rows {
             assert!(writer.row(*kind, key, value).is_ok());

@@ -1,16 +1,16 @@
-//! Backups: all rows of one moment, while the store goes on; and a new store from one.
+//! Backups of all rows at one moment while the store continues, and restores of them.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use redb::{Durability, ReadTransaction, ReadableTable};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::TrySendError;
 use uuid::Uuid;
 
 use super::archive::{
@@ -22,21 +22,15 @@ use super::file::Medium;
 use super::isolate::isolated;
 use super::record::LockRow;
 use super::rows::{COMMITS, FENCE_FLOOR, META, RowKind};
+use super::writer::BATCH_BYTES_MAX;
 use super::{EmbeddedOpenError, EmbeddedOptions, EmbeddedStore};
 use crate::store::floor::fence_floor;
 use crate::store::{BackupStore, StoreError};
 
-/// How many chunks may wait to be taken, and how often it is looked whether one was.
-const CHUNKS_MAX: usize = 4;
-const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// How much a commit of a restore has, in bytes.
-const COMMIT_BYTES: usize = 8 * 1024 * 1024;
 /// How far above the clock a floor may be asked for: a year. What is further is no number of microseconds.
 const ABOVE_US_MAX: u64 = 365 * 24 * 60 * 60 * 1_000_000;
-/// A part that is not taken within this ends a backup: what it keeps of the file grows with all that is written meanwhile …
+/// A backup ends if a chunk of it is not taken within this: the file grows with each write until then.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
-/// … and so does one that is taken more slowly than this for longer, in bytes a second.
-const TAKEN_A_SECOND: u32 = 1024 * 1024;
 
 /// What is in a backup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -136,43 +130,28 @@ pub fn restore(
     let medium = Medium {
         cache_bytes: options.cache_bytes,
         #[cfg(test)]
-        faults: None,
+        disk: None,
     };
     let (mut reader, head) = ArchiveReader::new(from)?;
-    let mut restored = None;
-    let made = directory.make_store(Uuid::new_v4(), |path, file| {
-        medium.fill(
-            path,
-            file.try_clone()
-                .map_err(|e| EmbeddedOpenError::io(path, e))?,
-        )?;
-        let filled = fill(&medium, path, file, &mut reader, |summary| {
+    directory.make_store(Uuid::new_v4(), |path, file| {
+        let empty = file.try_clone();
+        medium.fill(path, empty.map_err(|e| EmbeddedOpenError::io(path, e))?)?;
+        fill(&medium, path, file, &mut reader, |summary| {
             let used = summary.fence_end.max(head.fence_floor);
             (head.commits, fence_floor(now_us, used, above))
-        })?;
-        let is_whole = filled.is_ok();
-        restored = Some(filled);
-        match is_whole {
-            true => Ok(()),
-            // The store that was begun must not become one.
-            false => Err(EmbeddedOpenError::damaged(path, "the backup")),
-        }
-    });
-    // What is wrong with the backup comes before what came of it; what is wrong with the disk leaves nothing here.
-    let restored = restored.transpose()?;
-    made?;
-    restored
-        .ok_or_else(|| EmbeddedOpenError::damaged(&options.directory, "it was not filled").into())
+        })
+    })
 }
 
-/// Fills the tables of a new file. What is wrong with the backup is answered beside what is wrong with the file.
+/// Fills the tables of a new file.
 fn fill(
     medium: &Medium,
     path: &Path,
     file: File,
     reader: &mut ArchiveReader<impl Read>,
     meta: impl FnOnce(&BackupSummary) -> (u64, u64),
-) -> Result<Result<Restored, ArchiveError>, EmbeddedOpenError> {
+) -> Result<Restored, RestoreError> {
+    let mut broken = None;
     let filled = isolated(|| {
         let database = medium.database(file)?;
         let mut summary = BackupSummary::default();
@@ -181,14 +160,17 @@ fn fill(
             let mut transaction = database.begin_write()?;
             transaction.set_durability(Durability::Immediate)?;
             let mut bytes = 0;
-            while bytes < COMMIT_BYTES {
+            while bytes < BATCH_BYTES_MAX {
                 let row = match reader.next() {
                     Ok(Some(row)) => row,
                     Ok(None) => {
                         is_last = true;
                         break;
                     }
-                    Err(error) => return Ok(Err(error)),
+                    Err(error) => {
+                        broken = Some(error);
+                        return Err(redb::Error::Corrupted("the backup".to_owned()));
+                    }
                 };
                 summary.count(&row);
                 bytes += row.key.len() + row.value.len();
@@ -205,45 +187,32 @@ fn fill(
             rows.insert(FENCE_FLOOR, fence_floor)?;
         }
         transaction.commit()?;
-        Ok(Ok(Restored {
+        Ok(Restored {
             summary,
             fence_floor,
-        }))
+        })
     });
-    filled
-        .map_err(|panic| EmbeddedOpenError::damaged(path, panic))?
-        .map_err(|error| EmbeddedOpenError::redb(path, error))
+    let filled = filled.map_err(|panic| EmbeddedOpenError::damaged(path, panic))?;
+    filled.map_err(|error| match broken {
+        Some(broken) => broken.into(),
+        None => EmbeddedOpenError::redb(path, error).into(),
+    })
 }
 
 #[async_trait]
 impl BackupStore for EmbeddedStore {
     async fn back_up(&self) -> Result<mpsc::Receiver<Result<Bytes, StoreError>>, StoreError> {
         self.gate.ready()?;
-        let (chunks, taken) = mpsc::channel(CHUNKS_MAX);
+        let (chunks, taken) = mpsc::channel(1);
         let (gate, store, fence_floor) = (self.gate.clone(), self.store, self.fence_floor);
-        // A thread of its own: it takes as long as whoever takes the chunks does.
+        let runtime = Handle::current();
+        // A thread of its own: it takes as long as the receiver does.
         let thread = thread::Builder::new().name("fermata-backup".to_owned());
         let spawned = thread.spawn(move || {
-            let mut patience = Patience::new();
             let hand_over = |chunk: Bytes| {
-                let length = chunk.len();
-                let mut chunk = Ok(chunk);
-                let begun = Instant::now();
-                loop {
-                    gate.ready().map_err(|_| NotTaken)?;
-                    match chunks.try_send(chunk) {
-                        Ok(()) => {
-                            patience.taken(length, begun.elapsed());
-                            return Ok(());
-                        }
-                        Err(TrySendError::Closed(_)) => return Err(NotTaken),
-                        Err(TrySendError::Full(_)) if patience.gives_up_after(begun.elapsed()) => {
-                            return Err(NotTaken);
-                        }
-                        Err(TrySendError::Full(back)) => chunk = back,
-                    }
-                    thread::sleep(LOOK_EVERY);
-                }
+                gate.ready().map_err(|_| NotTaken)?;
+                let sent = runtime.block_on(chunks.send_timeout(Ok(chunk), TAKEN_WITHIN));
+                sent.map_err(|_| NotTaken)
             };
             let head = |commits| ArchiveHead {
                 store,
@@ -268,36 +237,15 @@ impl BackupStore for EmbeddedStore {
     }
 }
 
-/// How long is waited for whoever takes a backup.
-struct Patience(Duration);
-
-impl Patience {
-    fn new() -> Patience {
-        Patience(TAKEN_WITHIN)
-    }
-
-    /// Whether one who lets wait for so long is waited for no longer.
-    fn gives_up_after(&self, waited: Duration) -> bool {
-        waited > self.0
-    }
-
-    /// A part of so many bytes was taken after so long.
-    fn taken(&mut self, bytes: usize, waited: Duration) {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let may_take = Duration::from_secs(1) * bytes / TAKEN_A_SECOND;
-        self.0 = (self.0.saturating_sub(waited) + may_take).min(TAKEN_WITHIN);
-    }
-}
-
 /// All rows of a snapshot, until nobody takes them any more. Whether all of it was handed over.
 fn write_all(
     snapshot: &ReadTransaction,
     head: impl FnOnce(u64) -> ArchiveHead,
-    mut hand_over: impl FnMut(Bytes) -> Result<(), NotTaken>,
+    hand_over: impl FnMut(Bytes) -> Result<(), NotTaken>,
 ) -> Result<bool, Fault> {
     let commits = snapshot.open_table(META)?.get(COMMITS)?;
     let commits = commits.map_or(0, |commits| commits.value());
-    let mut writer = ArchiveWriter::new(head(commits), |chunk| hand_over(chunk).is_ok());
+    let mut writer = ArchiveWriter::new(head(commits), hand_over);
     for kind in RowKind::ALL {
         for row in snapshot.open_table(kind.table())?.iter()? {
             let (key, value) = row?;

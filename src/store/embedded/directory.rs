@@ -1,8 +1,8 @@
-//! The data directory: who has it, what lies in it, and how a new store comes to be in it. One process has it at a time, so
-//! a key has one home (I10).
+//! The data directory: its owner, its files, and the making of a new store. One process owns it at a time, so a key has one
+//! home (I10).
 //!
 //! ```text
-//! <data-dir>/LOCK                the pid of the process that has it, locked as long as it does
+//! <data-dir>/LOCK                the pid of the process that owns the directory; locked by that process
 //! <data-dir>/store/FORMAT        the number of the format, and the id of the store
 //! <data-dir>/store/locks.redb    everything else
 //! <data-dir>/store.new/          a store in the making; never read, and removed when found
@@ -48,10 +48,7 @@ impl Drop for Directory {
 impl Directory {
     /// Makes the directory if there is none, and takes it for this process.
     pub(super) fn claim(root: &Path) -> Result<Directory, EmbeddedOpenError> {
-        make_directories(root).map_err(|error| match no_directory(root) {
-            Some(path) => EmbeddedOpenError::NotADirectory { path },
-            None => EmbeddedOpenError::io(root, error),
-        })?;
+        make_directories(root).map_err(|error| EmbeddedOpenError::io(root, error))?;
         let path = root.join(LOCK);
         let refused = |error| EmbeddedOpenError::io(&path, error);
         let mut lock = OpenOptions::new()
@@ -84,13 +81,14 @@ impl Directory {
         })
     }
 
-    /// What [`LockFile::is_own`] goes by.
-    pub(super) fn lock_file(&self) -> io::Result<LockFile> {
-        let own = self.lock.metadata()?;
-        Ok(LockFile {
-            path: self.root.join(LOCK),
-            dev_and_inode: (own.dev(), own.ino()),
-        })
+    /// The files of this process, once the store is open.
+    pub(super) fn own_files(&self) -> io::Result<OwnFiles> {
+        let locks = self.locks_file();
+        let opened = fs::symlink_metadata(&locks)?;
+        Ok(OwnFiles([
+            (self.root.join(LOCK), identity(&self.lock.metadata()?)),
+            (locks, identity(&opened)),
+        ]))
     }
 
     /// The file with everything in it.
@@ -110,22 +108,23 @@ impl Directory {
 
     /// Makes a store: complete and on the disk under another name first, so that whatever is called
     /// `store` has been complete once. `fill` makes the content of the empty file it is given.
-    pub(super) fn make_store(
+    pub(super) fn make_store<T, E: From<EmbeddedOpenError>>(
         &self,
         id: Uuid,
-        fill: impl FnOnce(&Path, File) -> Result<(), EmbeddedOpenError>,
-    ) -> Result<(), EmbeddedOpenError> {
+        fill: impl FnOnce(&Path, File) -> Result<T, E>,
+    ) -> Result<T, E> {
         let making = self.root.join(STORE_IN_THE_MAKING);
         let refused = |error| EmbeddedOpenError::io(&making, error);
-        self.remove_store_in_the_making().map_err(refused)?;
+        // An interrupted start may have left one.
+        match fs::remove_dir_all(&making) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(refused(error).into()),
+            Ok(()) | Err(_) => {}
+        }
         DirBuilder::new()
             .mode(DIRECTORY_MODE)
             .create(&making)
             .map_err(refused)?;
-        let format = Format {
-            number: FORMAT_KNOWN,
-            store: id,
-        };
+        let format = Format { store: id };
         let mut file = new_file(&making.join(FORMAT)).map_err(refused)?;
         write!(file, "{format}")
             .and_then(|()| file.sync_all())
@@ -133,20 +132,12 @@ impl Directory {
         let path = making.join(LOCKS);
         let file = new_file(&path).map_err(refused)?;
         let handle = file.try_clone().map_err(refused)?;
-        fill(&path, file)?;
+        let filled = fill(&path, file)?;
         handle.sync_all().map_err(refused)?;
         sync_directory(&making).map_err(refused)?;
         fs::rename(&making, self.root.join(STORE)).map_err(refused)?;
-        sync_directory(&self.root).map_err(|error| EmbeddedOpenError::io(&self.root, error))
-    }
-
-    /// What an interrupted start left. Nothing but our two files is touched.
-    fn remove_store_in_the_making(&self) -> io::Result<()> {
-        let making = self.root.join(STORE_IN_THE_MAKING);
-        for file in [FORMAT, LOCKS] {
-            ignore_missing(fs::remove_file(making.join(file)))?;
-        }
-        ignore_missing(fs::remove_dir(&making))
+        sync_directory(&self.root).map_err(|error| EmbeddedOpenError::io(&self.root, error))?;
+        Ok(filled)
     }
 
     /// Reads FORMAT.
@@ -175,31 +166,31 @@ impl Directory {
     }
 }
 
-/// The LOCK file that a process took.
+/// The files that a process took: the LOCK file, and the file with everything in it.
 #[derive(Debug)]
-pub(super) struct LockFile {
-    path: PathBuf,
-    dev_and_inode: (u64, u64),
-}
+pub(super) struct OwnFiles([(PathBuf, (u64, u64)); 2]);
 
-impl LockFile {
-    /// False once the file was removed or replaced, most likely with its directory. An error says nothing about that.
-    pub(super) fn is_own(&self) -> io::Result<bool> {
-        match fs::symlink_metadata(&self.path) {
-            Ok(found) => Ok((found.dev(), found.ino()) == self.dev_and_inode),
-            Err(error) if is_missing(&error) => Ok(false),
-            Err(error) => Err(error),
+impl OwnFiles {
+    /// A file that was removed or replaced, most likely with its directory. An error says nothing about that.
+    pub(super) fn lost(&self) -> io::Result<Option<PathBuf>> {
+        for (path, own) in &self.0 {
+            match fs::symlink_metadata(path) {
+                Ok(found) if identity(&found) == *own => {}
+                Err(error) if !is_missing(error.kind()) => return Err(error),
+                Ok(_) | Err(_) => return Ok(Some(path.clone())),
+            }
         }
-    }
-
-    /// For people.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+        Ok(None)
     }
 }
 
-fn is_missing(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+fn is_missing(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+/// The device and the inode of a file.
+fn identity(file: &fs::Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
 }
 
 /// Makes `path` and what is missing above it, and sees to it that the new names last.
@@ -223,14 +214,6 @@ fn make_directories(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What is in the way of a directory: the first part of its path that is there and is none.
-fn no_directory(path: &Path) -> Option<PathBuf> {
-    let mut parts: Vec<&Path> = path.ancestors().collect();
-    parts.reverse();
-    let in_the_way = |part: &&Path| fs::symlink_metadata(part).is_ok() && !part.is_dir();
-    parts.into_iter().find(in_the_way).map(Path::to_owned)
-}
-
 fn new_file(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
@@ -244,31 +227,32 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-fn ignore_missing(outcome: io::Result<()>) -> io::Result<()> {
-    match outcome {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_file_is_own_until_it_is_removed_or_replaced() {
+    fn files_are_own_until_they_are_moved_removed_or_replaced() {
         let root = tempfile::tempdir().unwrap();
         let directory = Directory::claim(root.path()).unwrap();
-        let lock = directory.lock_file().unwrap();
-        assert!(lock.is_own().unwrap());
+        let store = root.path().join(STORE);
+        fs::create_dir(&store).unwrap();
+        fs::write(store.join(LOCKS), "").unwrap();
+        let own = directory.own_files().unwrap();
+        assert_eq!(own.lost().unwrap(), None);
+        fs::rename(&store, root.path().join("moved")).unwrap();
+        assert_eq!(own.lost().unwrap(), Some(store.join(LOCKS)));
+        fs::rename(root.path().join("moved"), &store).unwrap();
+        assert_eq!(own.lost().unwrap(), None);
+        let lock = Some(root.path().join(LOCK));
         fs::remove_file(root.path().join(LOCK)).unwrap();
-        assert!(!lock.is_own().unwrap());
+        assert_eq!(own.lost().unwrap(), lock);
         // The inode of the first one is not free: this process has it open.
         let other = Directory::claim(root.path()).unwrap();
-        assert!(!lock.is_own().unwrap());
-        assert!(other.lock_file().unwrap().is_own().unwrap());
+        assert_eq!(own.lost().unwrap(), lock);
+        assert_eq!(other.own_files().unwrap().lost().unwrap(), None);
         fs::remove_dir_all(root.path()).unwrap();
-        assert!(!lock.is_own().unwrap());
+        assert_eq!(own.lost().unwrap(), lock);
     }
 
     #[test]

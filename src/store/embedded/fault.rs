@@ -1,4 +1,4 @@
-//! What can go wrong with the open file.
+//! Faults of the open file.
 
 use super::record::RecordError;
 

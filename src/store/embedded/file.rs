@@ -1,8 +1,7 @@
-//! Opens the database file, so that damage is found before anything is written to it.
+//! Opening the database file. Damage is found before anything is written.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
@@ -15,21 +14,21 @@ use super::overlay::Overlay;
 use super::rows::{COMMITS, DATA, ENTRIES, FENCE_FLOOR, LOCKS, META, ROOM, SESSIONS};
 
 /// Up to this size every page is checked against its checksum before the file is used: about a second
-/// at worst. Of a larger file the first row of each table is read.
+/// at worst. Of a larger file only the first row of each table is read.
 const CHECKED_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// redb's page; its files are whole pages.
-const PAGE_BYTES: u64 = 4096;
-const MAGIC: &[u8; 9] = b"redb\x1A\x0A\xA9\x0D\x0A";
+/// Opens a database on a disk that fails on demand.
+#[cfg(test)]
+pub(super) type FailingDisk =
+    std::sync::Arc<dyn Fn(Builder, File) -> Result<Database, redb::DatabaseError> + Send + Sync>;
 
-/// What redb is to lie on, and with how much memory.
-#[derive(Clone, Debug)]
+/// How a database is opened: on which disk, and with how much memory.
+#[derive(Clone)]
 pub(super) struct Medium {
     /// How many bytes of the file to keep in memory.
     pub(super) cache_bytes: usize,
-    /// Makes the disk fail on demand.
     #[cfg(test)]
-    pub(super) faults: Option<super::faults::Faults>,
+    pub(super) disk: Option<FailingDisk>,
 }
 
 /// An open database file.
@@ -48,7 +47,7 @@ const ROOM_ROW_BYTES: usize = 32 * 1024;
 impl Opened {
     /// Commits so many bytes, and removes them: the file keeps the room for what comes next.
     pub(super) fn prove_room(&self, path: &Path, bytes: usize) -> Result<(), EmbeddedOpenError> {
-        isolated(|| {
+        isolated_at(path, || {
             // What was freed before can be used only after a commit.
             self.database.begin_write()?.commit()?;
             let mut filled = self.database.begin_write()?;
@@ -57,7 +56,7 @@ impl Opened {
                 let mut rows = filled.open_table(ROOM)?;
                 let row = [0xA5; ROOM_ROW_BYTES];
                 for number in 0..bytes.div_ceil(ROOM_ROW_BYTES) {
-                    rows.insert(number.to_string().as_str(), row.as_slice())?;
+                    rows.insert(number.to_be_bytes().as_slice(), row.as_slice())?;
                 }
             }
             filled.commit()?;
@@ -66,9 +65,17 @@ impl Opened {
             emptied.commit()?;
             Ok(())
         })
+    }
+}
+
+/// Works on the file at this path. A panic of redb is damage, too.
+fn isolated_at<T>(
+    path: &Path,
+    work: impl FnOnce() -> Result<T, redb::Error>,
+) -> Result<T, EmbeddedOpenError> {
+    isolated(work)
         .map_err(|panic| EmbeddedOpenError::damaged(path, panic))?
         .map_err(|error| EmbeddedOpenError::redb(path, error))
-    }
 }
 
 impl Medium {
@@ -80,15 +87,15 @@ impl Medium {
 
     pub(super) fn database(&self, file: File) -> Result<Database, redb::DatabaseError> {
         #[cfg(test)]
-        if let Some(faults) = &self.faults {
-            return self.builder().create_with_backend(faults.ended(file)?);
+        if let Some(disk) = &self.disk {
+            return disk(self.builder(), file);
         }
         self.builder().create_with_backend(FileBackend::new(file)?)
     }
 
     /// Makes the tables in an empty file.
     pub(super) fn fill(&self, path: &Path, file: File) -> Result<(), EmbeddedOpenError> {
-        isolated(|| {
+        isolated_at(path, || {
             let database = self.database(file)?;
             let transaction = database.begin_write()?;
             for table in [LOCKS, ENTRIES, DATA, SESSIONS] {
@@ -98,8 +105,6 @@ impl Medium {
             transaction.commit()?;
             Ok(())
         })
-        .map_err(|panic| EmbeddedOpenError::damaged(path, panic))?
-        .map_err(|error| EmbeddedOpenError::redb(path, error))
     }
 
     /// Opens a file that [`Medium::fill`] has made.
@@ -113,7 +118,11 @@ impl Medium {
                 ErrorKind::NotFound => EmbeddedOpenError::damaged(path, "it is missing"),
                 _ => refused(error),
             })?;
-        let len = check_outside(path, &file)?;
+        let len = file.metadata().map_err(refused)?.len();
+        if len == 0 {
+            // redb takes it for a new one.
+            return Err(EmbeddedOpenError::damaged(path, "it is empty"));
+        }
         // A process that was killed may have written what no disk has yet: nobody may be told of it
         // before one has (I4). And after a sync that failed the system may go on to show what no disk
         // will ever have: it must forget that, so that the file shows what the disk has.
@@ -122,19 +131,16 @@ impl Medium {
             .map_err(|error| refused(error.into()))?;
 
         let copy = file.try_clone().map_err(refused)?;
-        let tried = isolated(|| {
+        isolated_at(path, || {
             let overlay = Overlay::ended(copy).map_err(redb::DatabaseError::from)?;
             let mut database = self.builder().create_with_backend(overlay)?;
             if len <= CHECKED_BYTES_MAX && !database.check_integrity()? {
                 return Err(corrupted("a page does not match its checksum"));
             }
             read_first_rows(&database)
-        });
-        tried
-            .map_err(|panic| EmbeddedOpenError::damaged(path, panic))?
-            .map_err(|error| EmbeddedOpenError::redb(path, error))?;
+        })?;
 
-        isolated(|| {
+        isolated_at(path, || {
             let database = self.database(file)?;
             let (commits, fence_floor) = read_first_rows(&database)?;
             Ok(Opened {
@@ -143,31 +149,7 @@ impl Medium {
                 fence_floor,
             })
         })
-        .map_err(|panic| EmbeddedOpenError::damaged(path, panic))?
-        .map_err(|error| EmbeddedOpenError::redb(path, error))
     }
-}
-
-/// What can be seen without redb, which takes an empty file for a new one. Answers the length.
-fn check_outside(path: &Path, file: &File) -> Result<u64, EmbeddedOpenError> {
-    let refused = |error| EmbeddedOpenError::io(path, error);
-    let metadata = file.metadata().map_err(refused)?;
-    if !metadata.is_file() {
-        return Err(EmbeddedOpenError::damaged(path, "it is no file"));
-    }
-    let len = metadata.len();
-    if len == 0 {
-        return Err(EmbeddedOpenError::damaged(path, "it is empty"));
-    }
-    let mut magic = [0; MAGIC.len()];
-    if len < PAGE_BYTES || len % PAGE_BYTES != 0 {
-        return Err(EmbeddedOpenError::damaged(path, "it was cut off"));
-    }
-    file.read_exact_at(&mut magic, 0).map_err(refused)?;
-    if &magic != MAGIC {
-        return Err(EmbeddedOpenError::damaged(path, "it is no redb file"));
-    }
-    Ok(len)
 }
 
 fn corrupted(what: &str) -> redb::Error {

@@ -1,12 +1,12 @@
-//! The FORMAT file: which format a store has, and which store it is.
+//! The FORMAT file: the format of a store, and its id.
 
 use std::fmt;
 use std::str::FromStr;
 
 use uuid::Uuid;
 
-/// The format that this program writes, and the only one it reads.
-pub(super) const FORMAT_KNOWN: u64 = 3;
+/// The format that this program writes, and the only one it reads: of the directory, and of every record.
+pub(super) const FORMAT_KNOWN: u8 = 3;
 
 /// The first line, so that nobody takes the file for another one.
 const TITLE: &str = "fermata embedded store";
@@ -14,8 +14,6 @@ const TITLE: &str = "fermata embedded store";
 /// What the FORMAT file says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Format {
-    /// The number of the format of everything beside it.
-    pub(super) number: u64,
     /// The store's own id, made with it.
     pub(super) store: Uuid,
 }
@@ -26,13 +24,13 @@ pub(super) enum FormatError {
     /// It is another text.
     Garbled,
     /// Another version wrote it. What follows the number may look different there.
-    Other(u64),
+    Other(u8),
 }
 
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{TITLE}")?;
-        writeln!(f, "format {}", self.number)?;
+        writeln!(f, "format {FORMAT_KNOWN}")?;
         writeln!(f, "store {}", self.store)
     }
 }
@@ -41,25 +39,19 @@ impl FromStr for Format {
     type Err = FormatError;
 
     fn from_str(text: &str) -> Result<Format, FormatError> {
-        let mut lines = text.lines();
-        if lines.next() != Some(TITLE) {
-            return Err(FormatError::Garbled);
-        }
-        let number = lines
-            .next()
-            .and_then(|line| line.strip_prefix("format "))
-            .and_then(|number| number.parse().ok())
-            .filter(|number| *number > 0)
+        let words = text.strip_prefix(TITLE);
+        let words = words.and_then(|words| words.strip_prefix("\nformat "));
+        let (number, store) = words
+            .and_then(|words| words.split_once('\n'))
             .ok_or(FormatError::Garbled)?;
-        if number != FORMAT_KNOWN {
-            return Err(FormatError::Other(number));
+        match number.parse() {
+            Ok(FORMAT_KNOWN) => {}
+            Ok(0) | Err(_) => return Err(FormatError::Garbled),
+            Ok(other) => return Err(FormatError::Other(other)),
         }
-        let store = lines
-            .next()
-            .and_then(|line| line.strip_prefix("store "))
-            .and_then(|id| Uuid::try_parse(id).ok())
-            .ok_or(FormatError::Garbled)?;
-        let format = Format { number, store };
+        let store = store.strip_prefix("store ").unwrap_or_default();
+        let store = Uuid::try_parse(store.trim_end()).map_err(|_| FormatError::Garbled)?;
+        let format = Format { store };
         // One spelling only: anything cut off or added shows.
         if format.to_string() == text {
             Ok(format)
@@ -76,7 +68,6 @@ mod tests {
     #[test]
     fn a_format_reads_back_and_nothing_else_does() {
         let format = Format {
-            number: FORMAT_KNOWN,
             store: Uuid::from_u128(7),
         };
         let text = format.to_string();
@@ -91,7 +82,8 @@ mod tests {
         );
         for other in [FORMAT_KNOWN - 1, FORMAT_KNOWN + 1] {
             let text = format!("fermata embedded store\nformat {other}\nsomething else\n");
-            assert_eq!(text.parse::<Format>(), Err(FormatError::Other(other)));
+            let other = FormatError::Other(other);
+            assert_eq!(text.parse::<Format>(), Err(other));
         }
     }
 }

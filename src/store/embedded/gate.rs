@@ -1,8 +1,8 @@
-//! The open database, or the reason why there is none. What readers and the writer share.
+//! The open database, or the reason why it is closed. Readers and the writer share it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
 
+use parking_lot::{Mutex, RwLock};
 use redb::{Database, ReadTransaction, ReadableDatabase};
 
 use super::fault::Fault;
@@ -39,7 +39,7 @@ impl Gate {
 
     /// `Ok` while the database may be asked.
     pub(super) fn ready(&self) -> Result<(), StoreError> {
-        let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        let closed = self.closed.lock();
         match &*closed {
             None => Ok(()),
             Some(reason) => Err(StoreError::Closed(reason.clone())),
@@ -48,7 +48,7 @@ impl Gate {
 
     /// From now on nothing is asked of the database. The first reason stays until it is reopened.
     pub(super) fn close(&self, reason: &str) {
-        let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut closed = self.closed.lock();
         if closed.is_none() {
             *closed = Some(reason.to_owned());
             tracing::error!(reason, "the store is closed; trying to open it again");
@@ -57,7 +57,7 @@ impl Gate {
 
     /// As [`Gate::close`], because somebody asked for it; this reason replaces any other.
     pub(super) fn shut(&self, reason: &str) {
-        let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut closed = self.closed.lock();
         *closed = Some(reason.to_owned());
     }
 
@@ -65,15 +65,15 @@ impl Gate {
     /// database that has failed is believed.
     pub(super) fn read<T>(
         &self,
-        work: impl FnOnce(&ReadTransaction) -> Result<T, Fault>,
+        work: impl FnOnce(ReadTransaction) -> Result<T, Fault>,
     ) -> Result<T, StoreError> {
         // Held until the fault was noted: the database cannot be another one by then.
-        let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        let database = self.database.read();
         self.ready()?;
         let Some(database) = &*database else {
             return Err(StoreError::Closed("it is being opened".to_owned()));
         };
-        match isolated(|| work(&database.begin_read()?)) {
+        match isolated(|| work(database.begin_read()?)) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(Fault::Row(what))) => Err(StoreError::Damaged(what)),
             Ok(Err(Fault::File(reason))) | Err(reason) => {
@@ -83,26 +83,14 @@ impl Gate {
         }
     }
 
-    /// As [`Gate::read`], of what may take long: nobody waits for it, and it is to end once the store is closed. A fault that it
-    /// meets closes nothing: it may be of a page that nobody else needs, or of a database that was closed since.
+    /// As [`Gate::read`], for a long read: it delays neither commits nor the closing of the store. A fault that it meets closes
+    /// nothing: it may be of a page that nobody else needs, or of a database that was closed since.
     pub(super) fn read_aside<T>(
         &self,
         work: impl FnOnce(&ReadTransaction) -> Result<T, Fault>,
     ) -> Result<T, StoreError> {
-        let snapshot = {
-            let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
-            self.ready()?;
-            match &*database {
-                Some(database) => isolated(|| database.begin_read().map_err(Fault::from)),
-                None => return Err(StoreError::Closed("it is being opened".to_owned())),
-            }
-        };
-        let outcome = match snapshot {
-            Ok(Ok(snapshot)) => isolated(|| work(&snapshot)),
-            Ok(Err(fault)) => Ok(Err(fault)),
-            Err(panic) => Err(panic),
-        };
-        match outcome {
+        let snapshot = self.read(Ok)?;
+        match isolated(|| work(&snapshot)) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(Fault::Row(what) | Fault::File(what))) | Err(what) => {
                 Err(StoreError::Damaged(what))
@@ -115,7 +103,7 @@ impl Gate {
         &self,
         work: impl FnOnce(&Database) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        let database = self.database.read();
         match &*database {
             Some(database) => isolated(|| work(database)).unwrap_or_else(|p| Err(Fault::File(p))),
             None => Err(Fault::File("it is not open".to_owned())),
@@ -124,20 +112,13 @@ impl Gate {
 
     /// Puts a database in and lets everybody ask it, unless the store was shut.
     pub(super) fn reopen(&self, database: Database) {
-        *self
-            .database
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = Some(database);
-        *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.database.write() = Some(database);
+        *self.closed.lock() = None;
     }
 
     /// Takes the database out, once nobody reads any more, and closes its file.
     pub(super) fn close_file(&self) {
-        let database = self
-            .database
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let database = self.database.write().take();
         // redb writes a little when it closes; if that fails, the next open makes up for it.
         if let Err(panic) = isolated(|| drop(database)) {
             tracing::debug!(panic, "the file did not close cleanly");

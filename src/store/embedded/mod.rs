@@ -1,9 +1,8 @@
 //! The embedded store: one directory, one process (redb).
 //!
-//! One thread writes; it commits all that is waiting in one transaction and then answers, so that one
-//! sync of the disk serves many callers. Reads are of committed, durable snapshots. After a fault of the
-//! file the store is closed until the file was opened again; what was acknowledged is there then, or the
-//! store stays closed.
+//! One thread writes. It commits all waiting work in one transaction and then answers, so that one sync of the disk serves many
+//! callers. Reads see committed, durable snapshots. After a fault of the file the store is closed until the file was opened
+//! again and holds all acknowledged changes.
 //!
 //! No rules of the lock live here, and nothing of redb leaves this folder.
 
@@ -11,14 +10,8 @@ mod archive;
 mod backup;
 mod directory;
 mod fault;
-#[cfg(test)]
-mod fault_tests;
-#[cfg(test)]
-mod faults;
 mod file;
 mod format;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
 mod gate;
 mod isolate;
 mod open_error;
@@ -27,6 +20,8 @@ mod read;
 mod record;
 mod rows;
 mod stores;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod tests;
 mod work;
 mod writer;
 
@@ -37,20 +32,20 @@ use std::time::Duration;
 
 use redb::ReadTransaction;
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::sleep;
 use uuid::Uuid;
 
 pub use self::archive::ArchiveError;
 pub use self::backup::{BackupSummary, RestoreError, Restored, check_backup, restore};
-use self::directory::{Directory, LockFile};
+use self::directory::{Directory, OwnFiles};
 use self::fault::Fault;
 use self::file::{Medium, Opened};
 use self::gate::Gate;
 pub use self::open_error::EmbeddedOpenError;
-use self::writer::{Message, QUEUE_JOBS_MAX, Writer};
+use self::writer::{JOBS_MAX, Message, Writer};
 use super::{Store, StoreError};
 
-/// How often it is checked that the directory is there.
+/// The pause between two checks that the data directory is still there.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// Where an embedded store lies, and how much memory it takes.
@@ -86,7 +81,7 @@ pub struct EmbeddedStore {
     store: Uuid,
     /// Below it no fence is given out.
     fence_floor: u64,
-    lock_file: Arc<LockFile>,
+    own_files: Arc<OwnFiles>,
     /// Reads that may go over all that there is take turns.
     listings: Arc<Semaphore>,
     /// Dropped before `_writer`, which waits for the writer to find that nobody is left.
@@ -115,7 +110,7 @@ impl EmbeddedStore {
         let medium = Medium {
             cache_bytes: options.cache_bytes,
             #[cfg(test)]
-            faults: None,
+            disk: None,
         };
         EmbeddedStore::open_on(&options.directory, medium)
     }
@@ -132,10 +127,10 @@ impl EmbeddedStore {
             commits,
             fence_floor,
         } = medium.open(&path)?;
-        let lock_file = directory.lock_file();
-        let lock_file = Arc::new(lock_file.map_err(|error| EmbeddedOpenError::io(&path, error))?);
+        let own_files = directory.own_files();
+        let own_files = Arc::new(own_files.map_err(|error| EmbeddedOpenError::io(&path, error))?);
         let gate = Arc::new(Gate::open(database));
-        let (queue, jobs) = mpsc::channel(QUEUE_JOBS_MAX);
+        let (queue, jobs) = mpsc::channel(JOBS_MAX);
         let writer = Writer {
             directory,
             store,
@@ -143,7 +138,6 @@ impl EmbeddedStore {
             gate: Arc::clone(&gate),
             queue: jobs,
             commits,
-            failed_bytes: 0,
         };
         let thread = thread::Builder::new()
             .name("fermata-store".to_owned())
@@ -153,7 +147,7 @@ impl EmbeddedStore {
             gate,
             store,
             fence_floor,
-            lock_file,
+            own_files,
             listings: Arc::new(Semaphore::new(1)),
             queue,
             _writer: WriterThread(Some(thread)),
@@ -182,22 +176,20 @@ impl EmbeddedStore {
     /// Returns once the data directory was removed or replaced under this store, with why it is closed then: nothing that is
     /// written from there on would be found again. To be awaited for as long as it is open.
     pub async fn until_lost(&self) -> String {
-        let mut checks = interval(CHECK_EVERY);
-        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            checks.tick().await;
-            let lock_file = Arc::clone(&self.lock_file);
-            let is_own = tokio::task::spawn_blocking(move || lock_file.is_own());
-            match is_own.await.map_err(std::io::Error::other).flatten() {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(error) => tracing::debug!(%error, "the LOCK file cannot be checked"),
+        let lost = loop {
+            sleep(CHECK_EVERY).await;
+            let own_files = Arc::clone(&self.own_files);
+            let lost = tokio::task::spawn_blocking(move || own_files.lost());
+            match lost.await.map_err(std::io::Error::other).flatten() {
+                Ok(None) => {}
+                Ok(Some(lost)) => break lost,
+                Err(error) => tracing::debug!(%error, "the data directory cannot be checked"),
             }
-        }
-        let path = self.lock_file.path().display();
+        };
         let reason = format!(
-            "the data directory was removed or replaced while it was in use ({path} is not the file that this process \
-             locked): what was acknowledged is lost unless there is a copy"
+            "the data directory was removed or replaced while it was in use ({} is not the file that this process \
+             opened): acknowledged changes are lost unless there is a copy",
+            lost.display()
         );
         self.gate.shut(&reason);
         reason
@@ -236,7 +228,7 @@ impl EmbeddedStore {
         let gate = Arc::clone(&self.gate);
         let queue = self.queue.clone();
         let read = tokio::task::spawn_blocking(move || {
-            let answer = gate.read(work);
+            let answer = gate.read(|snapshot| work(&snapshot));
             if gate.ready().is_err() {
                 // Where there is no room for it, the writer is awake and looks by itself.
                 let _ = queue.try_send(Message::Recheck);

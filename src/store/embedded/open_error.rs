@@ -1,4 +1,4 @@
-//! Why a data directory could not be opened, in words for the operator who has to act.
+//! Errors of opening a data directory, with the remedy of an operator.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,28 +16,6 @@ pub enum EmbeddedOpenError {
         directory: PathBuf,
         /// That process, as far as its lock file says.
         pid: Option<u32>,
-    },
-    /// Something else than a directory lies there, or on the way to it.
-    #[error("{} is not a directory; name another data directory (--data-dir), or move that away", .path.display())]
-    NotADirectory {
-        /// What is no directory.
-        path: PathBuf,
-    },
-    /// It cannot be written to.
-    #[error("{} cannot be written ({source}); give this user the right to read and write it", .path.display())]
-    NotWritable {
-        /// What was refused.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The disk, or the quota, is full.
-    #[error("the disk of {} is full ({source}); make room there", .path.display())]
-    DiskFull {
-        /// What did not fit.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
     },
     /// It holds something that is no whole store.
     #[error(
@@ -61,16 +39,16 @@ pub enum EmbeddedOpenError {
         /// The file that says so.
         path: PathBuf,
         /// The format on disk.
-        found: u64,
+        found: u8,
         /// The format that this program knows.
-        known: u64,
+        known: u8,
     },
-    /// The system refused for another reason.
-    #[error("{} cannot be opened: {source}", .path.display())]
+    /// The system refused: a missing right, a full disk, a file in place of a directory.
+    #[error("cannot use {}: {source}", .path.display())]
     Io {
-        /// What was being worked on.
+        /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -87,16 +65,10 @@ impl EmbeddedOpenError {
         }
     }
 
-    /// Sorts an error of the system by what the operator can do.
+    /// An error of the system; damage where the file itself is the reason.
     pub(super) fn io(path: &Path, source: io::Error) -> EmbeddedOpenError {
         let path = path.to_owned();
         match source.kind() {
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                EmbeddedOpenError::NotWritable { path, source }
-            }
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                EmbeddedOpenError::DiskFull { path, source }
-            }
             // A read beyond the end of a file whose length its own header knows otherwise.
             io::ErrorKind::UnexpectedEof => EmbeddedOpenError::Damaged {
                 path,

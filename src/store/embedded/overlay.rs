@@ -1,14 +1,14 @@
-//! A file that may be read and written without being changed: writes stay in memory.
+//! A file that stays unchanged: writes to it are kept in memory.
 //!
-//! redb writes to a file while it opens it, and may find the damage only then. So a file is opened on
-//! an overlay first; only one that passed is opened for real.
+//! redb writes to a file while it opens it, before it may find damage. So a file is opened on an overlay first, and for real only
+//! if that succeeded.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use redb::StorageBackend;
 
 /// The unit in which written bytes are kept: redb's page.
@@ -41,10 +41,6 @@ impl Overlay {
                 pages: BTreeMap::new(),
             }),
         })
-    }
-
-    fn above(&self) -> MutexGuard<'_, Above> {
-        self.above.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The page as it shows now.
@@ -80,11 +76,11 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize, u
 
 impl StorageBackend for Overlay {
     fn len(&self) -> Result<u64, io::Error> {
-        Ok(self.above().len)
+        Ok(self.above.lock().len)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
-        let above = self.above();
+        let above = self.above.lock();
         let end = offset.checked_add(out.len() as u64);
         if end.is_none_or(|end| end > above.len) {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -102,7 +98,7 @@ impl StorageBackend for Overlay {
     }
 
     fn set_len(&self, len: u64) -> Result<(), io::Error> {
-        let mut above = self.above();
+        let mut above = self.above.lock();
         above.len = len;
         above.file_len = above.file_len.min(len);
         let beyond = above.pages.split_off(&len.div_ceil(PAGE_BYTES));
@@ -120,7 +116,7 @@ impl StorageBackend for Overlay {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
-        let mut above = self.above();
+        let mut above = self.above.lock();
         for (number, within, at, bytes) in pieces(offset, data.len()) {
             let mut page = self.page(&above, number)?;
             if let (Some(to), Some(from)) = (

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::ops::Bound;
 
 use redb::{ReadTransaction, ReadableTable};
+use uuid::Uuid;
 
 use super::fault::Fault;
-use super::record::{LockRow, RecordError, decode_cell, decode_entry, decode_session};
+use super::record::{LockRow, decode_cell, decode_entry, decode_session};
 use super::rows::{
-    DATA, ENTRIES, LOCKS, SESSIONS, entries_after, entries_of, key_row, split_entry, split_id,
-    split_key,
+    DATA, ENTRIES, LOCKS, SESSIONS, entries_after, entries_of, key_row, split_entry, split_key,
 };
 use crate::key::KeyState;
 use crate::lock::{Key, KeyId, SessionId, TableName};
@@ -48,12 +48,8 @@ pub(super) fn load(snapshot: &ReadTransaction, id: &KeyId) -> Result<Option<KeyS
 }
 
 pub(super) fn data(snapshot: &ReadTransaction, id: &KeyId) -> Result<Option<Cell>, Fault> {
-    match snapshot.open_table(DATA)?.get(key_row(id).as_slice())? {
-        Some(row) => decode_cell(row.value())
-            .map(Some)
-            .map_err(|error| Fault::row(format_args!("the value of {id}"), error)),
-        None => Ok(None),
-    }
+    let row = snapshot.open_table(DATA)?.get(key_row(id).as_slice())?;
+    row.map(|row| decoded_cell(id, row.value())).transpose()
 }
 
 /// Keys with a live entry that begin with `prefix`. Goes through the entries, of which keys that nobody wants have none;
@@ -94,13 +90,10 @@ pub(super) fn session(
     snapshot: &ReadTransaction,
     id: SessionId,
 ) -> Result<Option<SessionRow>, Fault> {
-    let sessions = snapshot.open_table(SESSIONS)?;
-    match sessions.get(id.0.as_bytes().as_slice())? {
-        Some(row) => decode_session(id, row.value())
-            .map(Some)
-            .map_err(|error| Fault::row(format_args!("the session {id}"), error)),
-        None => Ok(None),
-    }
+    let row = snapshot
+        .open_table(SESSIONS)?
+        .get(id.0.as_bytes().as_slice())?;
+    row.map(|row| decoded_session(id, row.value())).transpose()
 }
 
 pub(super) fn sessions(
@@ -109,19 +102,7 @@ pub(super) fn sessions(
     limit: usize,
 ) -> Result<Vec<SessionRow>, Fault> {
     let rows = snapshot.open_table(SESSIONS)?;
-    by_id(&rows, after.map(|id| id.0), limit, |id, row| {
-        decode_session(SessionId(id), row)
-    })
-}
-
-/// Rows in the order of their ids, from the first above `after`.
-fn by_id<T>(
-    rows: &impl ReadableTable<&'static [u8], &'static [u8]>,
-    after: Option<uuid::Uuid>,
-    limit: usize,
-    decode: impl Fn(uuid::Uuid, &[u8]) -> Result<T, RecordError>,
-) -> Result<Vec<T>, Fault> {
-    let after = after.map(uuid::Uuid::into_bytes);
+    let after = after.map(|id| id.0.into_bytes());
     let from = match &after {
         Some(id) => Bound::Excluded(id.as_slice()),
         None => Bound::Unbounded,
@@ -129,10 +110,19 @@ fn by_id<T>(
     let mut found = Vec::new();
     for row in rows.range::<&[u8]>((from, Bound::Unbounded))?.take(limit) {
         let (key, row) = row?;
-        let Some(id) = split_id(key.value()) else {
-            return Err(Fault::Row("a row has no id".to_owned()));
-        };
-        found.push(decode(id, row.value()).map_err(|error| Fault::row(id, error))?);
+        let id = Uuid::from_slice(key.value());
+        let id = id.map_err(|_| Fault::Row("a session has no id".to_owned()))?;
+        found.push(decoded_session(SessionId(id), row.value())?);
     }
     Ok(found)
+}
+
+/// The value in a row.
+pub(super) fn decoded_cell(id: &KeyId, row: &[u8]) -> Result<Cell, Fault> {
+    decode_cell(row).map_err(|error| Fault::row(format_args!("the value of {id}"), error))
+}
+
+/// The session in a row.
+pub(super) fn decoded_session(id: SessionId, row: &[u8]) -> Result<SessionRow, Fault> {
+    decode_session(id, row).map_err(|error| Fault::row(format_args!("the session {id}"), error))
 }

@@ -1,23 +1,29 @@
-//! Where things lie in the file: the tables, and the keys of their rows.
+//! The layout of the file: tables, and the keys of their rows.
 //!
-//! Table names and keys hold no control characters, so a 0 byte can stand between them and the order
-//! of the bytes of a row's key is the order of tables, then of keys, then of entries.
+//! Table names and keys hold no control characters. So a 0 byte separates them, and rows are ordered by table, then key, then
+//! entry.
 
 use redb::TableDefinition;
-use uuid::Uuid;
 
 use crate::lock::{Key, KeyId, Seq, TableName};
 
+/// A table of rows whose keys are made here.
+type BytesTable = TableDefinition<'static, &'static [u8], &'static [u8]>;
+/// A table of counters.
+type CounterTable = TableDefinition<'static, &'static str, u64>;
+
 /// (table, key): the counters and ends of a key.
-pub(super) const LOCKS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("locks");
+pub(super) const LOCKS: BytesTable = BytesTable::new("locks");
 /// (table, key, seq): one live entry.
-pub(super) const ENTRIES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("entries");
+pub(super) const ENTRIES: BytesTable = BytesTable::new("entries");
 /// (table, key): the value.
-pub(super) const DATA: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("data");
+pub(super) const DATA: BytesTable = BytesTable::new("data");
 /// Session id: the session.
-pub(super) const SESSIONS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("sessions");
+pub(super) const SESSIONS: BytesTable = BytesTable::new("sessions");
+/// Written to see whether the disk has room, and removed.
+pub(super) const ROOM: BytesTable = BytesTable::new("room");
 /// Counters of the store itself, by name.
-pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+pub(super) const META: CounterTable = CounterTable::new("meta");
 
 /// What a row is about: its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +48,7 @@ impl RowKind {
         all.find(|kind| *kind as u8 == number)
     }
 
-    pub(super) fn table(self) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
+    pub(super) fn table(self) -> BytesTable {
         match self {
             RowKind::Lock => LOCKS,
             RowKind::Entry => ENTRIES,
@@ -52,18 +58,13 @@ impl RowKind {
     }
 }
 
-/// What is written to see whether there is room, and removed.
-pub(super) const ROOM: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("room");
-
 /// The row of META that counts commits.
 pub(super) const COMMITS: &str = "commits";
 /// The row of META below which no fence is; of a store that was restored.
 pub(super) const FENCE_FLOOR: &str = "fence_floor";
 
+/// Below every byte that a table name or key can hold, and so is the next one.
 const SEPARATOR: u8 = 0;
-/// Above the separator and below every byte that a table name or key can hold.
-const ABOVE_SEPARATOR: u8 = 1;
-const SEQ_BYTES: usize = 8;
 
 /// The row of a key in LOCKS and DATA.
 pub(super) fn key_row(id: &KeyId) -> Vec<u8> {
@@ -86,7 +87,7 @@ fn ending(row: &[u8], last: u8) -> Vec<u8> {
 
 /// The row of an entry in Entries, from the row of its key.
 pub(super) fn entry_row(key_row: &[u8], seq: Seq) -> Vec<u8> {
-    let mut row = Vec::with_capacity(key_row.len() + 1 + SEQ_BYTES);
+    let mut row = Vec::with_capacity(key_row.len() + 1 + size_of::<u64>());
     row.extend_from_slice(key_row);
     row.push(SEPARATOR);
     row.extend_from_slice(&seq.0.to_be_bytes());
@@ -95,7 +96,7 @@ pub(super) fn entry_row(key_row: &[u8], seq: Seq) -> Vec<u8> {
 
 /// The entries of one key: from the first up to, and without, the second.
 pub(super) fn entries_of(key_row: &[u8]) -> (Vec<u8>, Vec<u8>) {
-    (ending(key_row, SEPARATOR), ending(key_row, ABOVE_SEPARATOR))
+    (ending(key_row, SEPARATOR), ending(key_row, SEPARATOR + 1))
 }
 
 /// The entries of a table whose keys come after `after`, and not before `prefix`: from the first up to, and without, the second.
@@ -110,12 +111,12 @@ pub(super) fn entries_after(
     if let Some(key) = after {
         from = from.max(entries_of(&row_of(table, key)).1);
     }
-    (from, ending(name, ABOVE_SEPARATOR))
+    (from, ending(name, SEPARATOR + 1))
 }
 
 /// Takes the row of an entry apart: the row of its key, and its seq.
 pub(super) fn split_entry(row: &[u8]) -> Option<(&[u8], Seq)> {
-    let (rest, seq) = row.split_last_chunk::<SEQ_BYTES>()?;
+    let (rest, seq) = row.split_last_chunk::<{ size_of::<u64>() }>()?;
     let (separator, key_row) = rest.split_last()?;
     (*separator == SEPARATOR).then_some((key_row, Seq(u64::from_be_bytes(*seq))))
 }
@@ -127,11 +128,6 @@ pub(super) fn split_key(row: &[u8]) -> Option<KeyId> {
         table: TableName::parse(table).ok()?,
         key: Key::parse(key, Key::BYTES_MAX).ok()?,
     })
-}
-
-/// An id as a row of SESSIONS.
-pub(super) fn split_id(row: &[u8]) -> Option<Uuid> {
-    Uuid::from_slice(row).ok()
 }
 
 #[cfg(test)]

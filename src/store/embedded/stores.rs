@@ -1,9 +1,9 @@
-//! What it keeps, by kind: each change is work for the writer, each read one of a snapshot.
+//! The traits of a store. Each change is work for the writer, each read comes from a snapshot.
 
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 
-use super::work::{SwapRows, Work};
+use super::work::{Met, SwapRows, Work};
 use super::writer::{JobOutcome, Message};
 use super::{EmbeddedStore, read, writer_gone};
 use crate::key::KeyState;
@@ -64,16 +64,11 @@ impl KeyStore for EmbeddedStore {
     async fn compare_and_swap(&self, id: &KeyId, old: &KeyState, new: &KeyState) -> Swap {
         debug_assert_eq!(new.version, old.version + 1, "one version a change");
         debug_assert_eq!(new.check(), Ok(()), "what is written must read back");
-        match self
-            .submit(Work::Swap(SwapRows::between(id, old, new)))
-            .await
-        {
-            JobOutcome::Applied => Swap::Applied,
-            JobOutcome::StateConflict(state) => Swap::Conflict(state),
-            JobOutcome::Unknown(error) => Swap::Unknown(error),
-            JobOutcome::NotStarted(error) => Swap::NotStarted(error),
-            JobOutcome::SessionConflict(_) => Swap::Unknown(wrong_answer()),
-        }
+        let rows = SwapRows::between(id, old, new);
+        swapped(self.submit(Work::Swap(rows)).await, |met| match met {
+            Met::State(state) => Some(state),
+            Met::Session(_) => None,
+        })
     }
 
     async fn list_live(
@@ -122,9 +117,7 @@ impl DataStore for EmbeddedStore {
             JobOutcome::Applied => Written::Done,
             JobOutcome::Unknown(error) => Written::Unknown(error),
             JobOutcome::NotStarted(error) => Written::NotStarted(error),
-            JobOutcome::StateConflict(_) | JobOutcome::SessionConflict(_) => {
-                Written::Unknown(wrong_answer())
-            }
+            JobOutcome::Conflict(_) => Written::Unknown(wrong_answer()),
         }
     }
 
@@ -141,13 +134,11 @@ impl SessionStore for EmbeddedStore {
 
     async fn swap_session(&self, expected: u32, row: &SessionRow) -> SessionSwap {
         let row = row.clone();
-        match self.submit(Work::Session { expected, row }).await {
-            JobOutcome::Applied => SessionSwap::Applied,
-            JobOutcome::SessionConflict(session) => SessionSwap::Conflict(session),
-            JobOutcome::Unknown(error) => SessionSwap::Unknown(error),
-            JobOutcome::NotStarted(error) => SessionSwap::NotStarted(error),
-            JobOutcome::StateConflict(_) => SessionSwap::Unknown(wrong_answer()),
-        }
+        let work = Work::Session { expected, row };
+        swapped(self.submit(work).await, |met| match met {
+            Met::Session(session) => Some(session),
+            Met::State(_) => None,
+        })
     }
 
     async fn forget_session(&self, id: SessionId) -> Result<(), StoreError> {
@@ -177,12 +168,25 @@ impl SessionStore for EmbeddedStore {
     }
 }
 
+/// The outcome of a compare-and-swap. `row` takes the row of its kind.
+fn swapped<T>(done: JobOutcome, row: impl FnOnce(Met) -> Option<Option<T>>) -> Swap<T> {
+    match done {
+        JobOutcome::Applied => Swap::Applied,
+        JobOutcome::Conflict(met) => match row(met) {
+            Some(row) => Swap::Conflict(row),
+            None => Swap::Unknown(wrong_answer()),
+        },
+        JobOutcome::Unknown(error) => Swap::Unknown(error),
+        JobOutcome::NotStarted(error) => Swap::NotStarted(error),
+    }
+}
+
 /// The outcome of something that may simply be repeated.
 fn done(done: JobOutcome) -> Result<(), StoreError> {
     match done {
         JobOutcome::Applied => Ok(()),
         JobOutcome::Unknown(error) | JobOutcome::NotStarted(error) => Err(error),
-        JobOutcome::StateConflict(_) | JobOutcome::SessionConflict(_) => Err(wrong_answer()),
+        JobOutcome::Conflict(_) => Err(wrong_answer()),
     }
 }
 

@@ -1,15 +1,13 @@
-//! What can be asked of the writer, and what it does in the transaction of its batch.
+//! The work of the writer, and its effect on the transaction of a batch.
 //!
-//! Each piece of work looks first and writes after, so that one that is refused leaves no trace in the
-//! batch that it shares with others. A change of a key is refused unless it follows the version that is there (I1).
+//! Each piece of work reads first and writes after, so that refused work leaves no trace in the batch that it shares. A change
+//! of a key is refused unless it follows the stored version (I1).
 
 use redb::{ReadableTable, Table, WriteTransaction};
 
 use super::fault::Fault;
 use super::read;
-use super::record::{
-    decode_cell, decode_session, encode_cell, encode_entry, encode_lock, encode_session, version_of,
-};
+use super::record::{encode_cell, encode_entry, encode_lock, encode_session, version_of};
 use super::rows::{COMMITS, DATA, ENTRIES, LOCKS, META, SESSIONS, entry_row, key_row};
 use crate::key::KeyState;
 use crate::lock::{KeyId, SessionId};
@@ -78,12 +76,17 @@ pub(super) enum WorkEffect {
         /// It changed something.
         changed: bool,
     },
-    /// The state is another one. Nothing was changed.
-    StateConflict(Option<KeyState>),
-    /// The session is another one. Nothing was changed.
-    SessionConflict(Option<SessionRow>),
+    /// The row is another one. Nothing was changed.
+    Conflict(Met),
     /// A row that it depends on cannot be understood. Nothing was changed.
     Damaged(String),
+}
+
+/// The row that a compare-and-swap met.
+#[derive(Debug)]
+pub(super) enum Met {
+    State(Option<KeyState>),
+    Session(Option<SessionRow>),
 }
 
 impl WorkEffect {
@@ -147,7 +150,7 @@ impl Tables<'_> {
         };
         if found != rows.expected {
             let state = read::state(&self.locks, &self.entries, &rows.id)?;
-            return Ok(WorkEffect::StateConflict(state));
+            return Ok(WorkEffect::Conflict(Met::State(state)));
         }
         self.locks.insert(key_row, rows.lock.as_slice())?;
         for (key, row) in &rows.written {
@@ -162,11 +165,7 @@ impl Tables<'_> {
     fn write(&mut self, id: &KeyId, cell: &Cell) -> Result<WorkEffect, Fault> {
         let key_row = key_row(id);
         let stays = match self.data.get(key_row.as_slice())? {
-            Some(row) => {
-                let present = decode_cell(row.value())
-                    .map_err(|error| Fault::row(format_args!("the value of {id}"), error))?;
-                rank(&present) >= rank(cell)
-            }
+            Some(row) => rank(&read::decoded_cell(id, row.value())?) >= rank(cell),
             None => false,
         };
         if !stays {
@@ -177,18 +176,15 @@ impl Tables<'_> {
     }
 
     fn session(&self, id: SessionId) -> Result<Option<SessionRow>, Fault> {
-        match self.sessions.get(id.0.as_bytes().as_slice())? {
-            Some(row) => decode_session(id, row.value())
-                .map(Some)
-                .map_err(|error| Fault::row(format_args!("the session {id}"), error)),
-            None => Ok(None),
-        }
+        let row = self.sessions.get(id.0.as_bytes().as_slice())?;
+        row.map(|row| read::decoded_session(id, row.value()))
+            .transpose()
     }
 
     fn swap_session(&mut self, expected: u32, row: &SessionRow) -> Result<WorkEffect, Fault> {
         let present = self.session(row.id)?;
         if present.as_ref().map_or(0, |session| session.epoch) != expected {
-            return Ok(WorkEffect::SessionConflict(present));
+            return Ok(WorkEffect::Conflict(Met::Session(present)));
         }
         let id = row.id.0;
         self.sessions

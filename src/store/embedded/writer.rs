@@ -1,10 +1,10 @@
-//! The one thread that writes: it commits all that is waiting in one transaction, then answers.
+//! The one thread that writes: it commits all waiting work in one transaction, then answers.
 //!
 //! It also owns the file: it closes it after a fault, opens it again, and closes it in the end.
 
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redb::{Durability, WriteTransaction};
 use tokio::sync::{mpsc, oneshot};
@@ -15,32 +15,24 @@ use super::fault::Fault;
 use super::file::{Medium, Opened};
 use super::gate::Gate;
 use super::open_error::EmbeddedOpenError;
-use super::work::{Work, WorkEffect, apply};
-use crate::key::KeyState;
-use crate::store::{SessionRow, StoreError};
+use super::work::{Met, Work, WorkEffect, apply};
+use crate::store::StoreError;
 
-/// How many jobs may wait; whoever comes then waits to be admitted.
-pub(super) const QUEUE_JOBS_MAX: usize = 4096;
-/// How many jobs one transaction may hold.
-const BATCH_JOBS_MAX: usize = 1024;
-/// How many bytes one transaction may write, but for its last job.
-const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// How long after a fault the file is opened again; twice as long after each failure.
-const REOPEN_MS_MIN: u64 = 1_000;
-const REOPEN_MS_MAX: u64 = 10_000;
-/// How many bytes a commit must be able to write before a store that was closed is open again, at least.
-const ROOM_BYTES_MIN: usize = 64 * 1024;
-/// What a change of few bytes rewrites.
-const PAGES_BYTES_PER_JOB: usize = 8 * 1024;
-/// How long somebody may wait for the answer that the store is closed.
-const REFUSE_EVERY_MS: u64 = 25;
+/// How many jobs may wait, and how many one transaction may hold: one of so many takes a tenth of a second at worst. More callers
+/// wait to be admitted.
+pub(super) const JOBS_MAX: usize = 1024;
+/// How many bytes one transaction may write, but for its last job: as much as a disk syncs in a tenth of a second.
+pub(super) const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// The pause before the file is opened again after a fault. Opening it reads all of it.
+const REOPEN_PAUSE: Duration = Duration::from_secs(2);
+/// How long a caller may wait for the answer that the store is closed.
+const REFUSE_PAUSE: Duration = Duration::from_millis(25);
 
-/// What came of a job.
+/// The outcome of a job.
 #[derive(Debug)]
 pub(super) enum JobOutcome {
     Applied,
-    StateConflict(Option<KeyState>),
-    SessionConflict(Option<SessionRow>),
+    Conflict(Met),
     Unknown(StoreError),
     NotStarted(StoreError),
 }
@@ -64,8 +56,6 @@ pub(super) struct Writer {
     pub(super) queue: mpsc::Receiver<Message>,
     /// How many commits the file must have seen: none that was acknowledged may be missing.
     pub(super) commits: u64,
-    /// How much the commit was to write that closed the store.
-    pub(super) failed_bytes: usize,
 }
 
 /// Whether the writer goes on.
@@ -116,7 +106,7 @@ impl Writer {
                 Some(Message::Stop(acknowledge)) => break Flow::Stop(Some(acknowledge)),
                 None => break Flow::Stop(None),
             }
-            if batch.len() >= BATCH_JOBS_MAX || bytes >= BATCH_BYTES_MAX {
+            if batch.len() >= JOBS_MAX || bytes >= BATCH_BYTES_MAX {
                 break Flow::On;
             }
             next = match self.queue.try_recv() {
@@ -126,18 +116,12 @@ impl Writer {
             };
         };
         if !batch.is_empty() {
-            // Each change rewrites pages beside its own bytes.
-            let wanted = bytes + answers.len() * PAGES_BYTES_PER_JOB;
-            self.failed_bytes = match self.commit(&batch, answers) {
-                true => 0,
-                false => wanted.min(BATCH_BYTES_MAX),
-            };
+            self.commit(&batch, answers);
         }
         flow
     }
 
-    /// Whether the transaction met no fault.
-    fn commit(&mut self, batch: &[Work], answers: Vec<oneshot::Sender<JobOutcome>>) -> bool {
+    fn commit(&mut self, batch: &[Work], answers: Vec<oneshot::Sender<JobOutcome>>) {
         let mut effects = Vec::with_capacity(batch.len());
         let mut commit_begun = false;
         let outcome = self.gate.write(|database| {
@@ -163,7 +147,6 @@ impl Writer {
                     // Whoever asked may have gone; it is done all the same.
                     let _ = answer.send(done(effect));
                 }
-                true
             }
             Err(Fault::File(reason) | Fault::Row(reason)) => {
                 // Closed first: nobody who is notified of the fault finds the store open.
@@ -174,7 +157,6 @@ impl Writer {
                     let effect = effects.next().filter(|_| commit_begun);
                     let _ = answer.send(undone(effect, &error));
                 }
-                false
             }
         }
     }
@@ -182,13 +164,14 @@ impl Writer {
     /// Closes the file and opens it again, as often as it takes.
     fn reopen(&mut self) -> Flow {
         self.gate.close_file();
-        let mut pause_ms = REOPEN_MS_MIN;
+        let mut is_warned = false;
         loop {
-            for _ in 0..pause_ms / REFUSE_EVERY_MS {
+            let begun = Instant::now();
+            while begun.elapsed() < REOPEN_PAUSE {
                 if let Flow::Stop(acknowledge) = self.refuse_waiting() {
                     return Flow::Stop(acknowledge);
                 }
-                thread::sleep(Duration::from_millis(REFUSE_EVERY_MS));
+                thread::sleep(REFUSE_PAUSE);
             }
             match self.open_again() {
                 Ok(Opened {
@@ -200,14 +183,10 @@ impl Writer {
                     tracing::info!("the store is open again");
                     return Flow::On;
                 }
+                Err(error) if is_warned => tracing::debug!(%error, "cannot open the store"),
                 Err(error) => {
-                    match pause_ms {
-                        REOPEN_MS_MIN => {
-                            tracing::warn!(%error, "the store cannot be used yet; trying again")
-                        }
-                        _ => tracing::debug!(%error, "the store cannot be used yet"),
-                    }
-                    pause_ms = (pause_ms * 2).min(REOPEN_MS_MAX);
+                    tracing::warn!(%error, "cannot open the store; retrying every 2 s");
+                    is_warned = true;
                 }
             }
         }
@@ -228,7 +207,7 @@ impl Writer {
             return Err(EmbeddedOpenError::damaged(&path, what));
         }
         // A full disk reads well: without this the store would be open again until the next change, and closed again.
-        opened.prove_room(&path, self.failed_bytes.max(ROOM_BYTES_MIN))?;
+        opened.prove_room(&path, BATCH_BYTES_MAX)?;
         Ok(opened)
     }
 
@@ -257,8 +236,7 @@ fn closed_meanwhile() -> StoreError {
 fn done(effect: WorkEffect) -> JobOutcome {
     match effect {
         WorkEffect::Done { .. } => JobOutcome::Applied,
-        WorkEffect::StateConflict(state) => JobOutcome::StateConflict(state),
-        WorkEffect::SessionConflict(session) => JobOutcome::SessionConflict(session),
+        WorkEffect::Conflict(met) => JobOutcome::Conflict(met),
         WorkEffect::Damaged(what) => JobOutcome::NotStarted(StoreError::Damaged(what)),
     }
 }
@@ -269,8 +247,6 @@ fn undone(effect: Option<WorkEffect>, error: &StoreError) -> JobOutcome {
     match effect {
         Some(WorkEffect::Done { .. }) => JobOutcome::Unknown(error.clone()),
         Some(WorkEffect::Damaged(what)) => JobOutcome::NotStarted(StoreError::Damaged(what)),
-        Some(WorkEffect::StateConflict(_) | WorkEffect::SessionConflict(_)) | None => {
-            JobOutcome::NotStarted(error.clone())
-        }
+        Some(WorkEffect::Conflict(_)) | None => JobOutcome::NotStarted(error.clone()),
     }
 }

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fermata::key::KeyState;
-use fermata::store::cassandra::schema::{self, Replication, Schema, SchemaError};
+use fermata::store::cassandra::schema::{self, Replication, Schema};
 use fermata::store::cassandra::{
-    CassandraOpenError, CassandraOptions, CassandraStore, CassandraTls, ClientCertificate,
-    Credentials, Keyspace,
+    CassandraError, CassandraOptions, CassandraStore, CassandraTls, ClientCertificate, Credentials,
+    Keyspace,
 };
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
@@ -83,8 +83,9 @@ impl Guarded {
                 password: "cassandra".to_owned(),
             }),
             tls: Some(CassandraTls {
+                ca_file: self.authority.file(),
                 client: Some(self.client.clone()),
-                ..CassandraTls::new(self.authority.file())
+                verify_host: true,
             }),
             ..super::driver::options(vec![self.node.contact_point()], keyspace)
         }
@@ -116,7 +117,7 @@ impl Guarded {
         command
     }
 
-    async fn apply(&self, options: &CassandraOptions) -> Result<(), SchemaError> {
+    async fn apply(&self, options: &CassandraOptions) -> Result<(), CassandraError> {
         let schema = Schema {
             keyspace: options.keyspace.clone(),
             replication: Some(Replication::Simple(1)),
@@ -150,14 +151,14 @@ async fn the_commands_reach_it_by_flags_variables_and_a_file_and_tell_what_could
     for words in [
         "advice: copies of each key: 1;",
         "add nodes, and replicate to 3 of them",
-        "has paxos_variant: v1",
+        "have paxos_variant: v1",
     ] {
         assert!(found.contains(words), "no {words:?} in {found}");
     }
 }
 
 /// Why these options do not open a store.
-async fn refusal(options: CassandraOptions) -> CassandraOpenError {
+async fn refusal(options: CassandraOptions) -> CassandraError {
     match CassandraStore::open(options).await {
         Ok(_) => panic!("it was granted the lock"),
         Err(error) => error,
@@ -182,7 +183,7 @@ async fn a_wrong_password_and_none_are_told_apart() {
     let mut options = guarded.options();
     options.credentials.as_mut().unwrap().password = "wrong".to_owned();
     match refusal(options.clone()).await {
-        CassandraOpenError::Refused(what) => {
+        CassandraError::Refused(what) => {
             assert!(what.contains("password are incorrect"), "{what}");
             assert!(!what.contains("wrong"), "{what}");
         }
@@ -190,11 +191,11 @@ async fn a_wrong_password_and_none_are_told_apart() {
     }
     assert!(matches!(
         guarded.apply(&options).await,
-        Err(SchemaError::Refused(_))
+        Err(CassandraError::Refused(_))
     ));
     options.credentials = None;
     match refusal(options).await {
-        CassandraOpenError::Refused(what) => {
+        CassandraError::Refused(what) => {
             assert!(what.contains("a user and a password"), "{what}")
         }
         other => panic!("{other}"),
@@ -223,7 +224,7 @@ async fn a_node_that_another_authority_knows_is_not_trusted() {
             ..guarded.options()
         };
         match refusal(options).await {
-            CassandraOpenError::Refused(what) => {
+            CassandraError::Refused(what) => {
                 assert!(what.contains("not signed by the CA"), "{what}")
             }
             other => panic!("{other}"),
@@ -247,7 +248,7 @@ async fn a_client_without_a_certificate_of_the_authority_is_not_admitted() {
         };
         match refusal(options).await {
             // With TLS 1.3 the node refuses after the handshake: what it says may be lost with the connection.
-            CassandraOpenError::Refused(what) | CassandraOpenError::Unreachable(what) => {
+            CassandraError::Refused(what) | CassandraError::Unreachable(what) => {
                 assert!(what.contains("our certificate"), "{what}");
             }
             other => panic!("{other}"),
@@ -265,7 +266,7 @@ async fn a_client_that_does_not_encrypt_is_not_admitted() {
         ..guarded.options()
     };
     match refusal(options).await {
-        CassandraOpenError::Unreachable(what) => assert!(what.contains("wants TLS"), "{what}"),
+        CassandraError::Unreachable(what) => assert!(what.contains("wants TLS"), "{what}"),
         other => panic!("{other}"),
     }
 }
@@ -277,11 +278,15 @@ async fn a_node_that_does_not_encrypt_is_not_spoken_to() {
     };
     let authority = Authority::named("some");
     let options = CassandraOptions {
-        tls: Some(CassandraTls::new(authority.file())),
+        tls: Some(CassandraTls {
+            ca_file: authority.file(),
+            client: None,
+            verify_host: true,
+        }),
         ..world.options()
     };
     match refusal(options).await {
-        CassandraOpenError::Refused(what) => assert!(what.contains("does not speak TLS"), "{what}"),
+        CassandraError::Refused(what) => assert!(what.contains("does not speak TLS"), "{what}"),
         other => panic!("{other}"),
     }
 }
@@ -321,7 +326,7 @@ async fn a_certificate_for_another_address_counts_only_where_addresses_are_not_c
         ..options(true)
     };
     match refusal(checked).await {
-        CassandraOpenError::Refused(what) => {
+        CassandraError::Refused(what) => {
             assert!(what.contains("not for the address"), "{what}")
         }
         other => panic!("{other}"),

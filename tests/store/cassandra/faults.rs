@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fermata::key::KeyState;
 use fermata::lock::KeyId;
-use fermata::store::cassandra::{CassandraOpenError, CassandraOptions, CassandraStore};
+use fermata::store::cassandra::{CassandraError, CassandraOptions, CassandraStore};
 use fermata::store::{
     Cell, ClusterStore, DataStore, KeyStore, ReplicaState, StateSwap, StoreError, Swap, Written,
 };
@@ -55,7 +55,7 @@ impl Lossy {
             match CassandraStore::open(self.options()).await {
                 Ok(store) => return Arc::new(store),
                 // What it asks at first is lost as well.
-                Err(CassandraOpenError::Unreachable(_)) => {}
+                Err(CassandraError::Unreachable(_)) => {}
                 Err(error) => panic!("{error}"),
             }
         }

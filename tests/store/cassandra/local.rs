@@ -1,7 +1,7 @@
 //! A majority of one datacenter.
 
 use fermata::key::KeyState;
-use fermata::store::cassandra::{CassandraOpenError, CassandraOptions, CassandraStore, Majority};
+use fermata::store::cassandra::{CassandraError, CassandraOptions, CassandraStore, Majority};
 
 use super::World;
 use super::raw::Raw;
@@ -22,7 +22,7 @@ async fn with_the_majority_of_one_datacenter_its_name_is_that_of_one() {
     apply(&store, &id("k"), &none, &with_entry(&none, 1)).await;
     let refused = CassandraStore::open(options("another")).await;
     let error = refused.map(drop).unwrap_err().to_string();
-    let words = "no node is in the datacenter \"another\", whose majority is to agree; there are: datacenter1";
+    let words = "no node is in the datacenter \"another\" of consistency local_quorum; the cluster has datacenter1";
     assert!(error.contains(words), "{error}");
 }
 
@@ -45,7 +45,7 @@ async fn whose_majority_decides_is_the_setting_of_the_first_replica_until_an_ope
     assert!(matches!(both, (Ok(()), Ok(()))), "{both:?}");
     let refused = agrees(Majority::OneDatacenter).await.unwrap_err();
     assert!(
-        matches!(refused, CassandraOpenError::OtherMajority { .. }),
+        matches!(refused, CassandraError::OtherMajority { .. }),
         "{refused}"
     );
     let refused = refused.to_string();

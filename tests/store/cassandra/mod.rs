@@ -21,8 +21,8 @@ mod version;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use fermata::store::cassandra::schema::{self, Replication, Schema, SchemaError};
-use fermata::store::cassandra::{CassandraOptions, CassandraStore, Keyspace};
+use fermata::store::cassandra::schema::{self, Replication, Schema};
+use fermata::store::cassandra::{CassandraError, CassandraOptions, CassandraStore, Keyspace};
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 
 use crate::contract::{Fresh, keeps_its_promises};
@@ -88,7 +88,7 @@ impl World {
         })
     }
 
-    async fn apply(&self, tables: &[&str]) -> Result<(), SchemaError> {
+    async fn apply(&self, tables: &[&str]) -> Result<(), CassandraError> {
         let _one = MAKING.lock().await;
         schema::apply(&self.options(), &self.schema(tables), &|_| {}).await
     }

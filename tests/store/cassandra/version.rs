@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use fermata::key::KeyState;
-use fermata::store::cassandra::schema::{self, SchemaError};
-use fermata::store::cassandra::{CassandraOpenError, CassandraStore, RestoredError, restored};
+use fermata::store::cassandra::schema;
+use fermata::store::cassandra::{CassandraError, CassandraStore, RestoredError, restored};
 use fermata::store::{ClusterStore, KeyStore};
 
 use super::raw::Raw;
@@ -47,7 +47,7 @@ async fn tables_that_somebody_began_to_make_are_completed() {
     Raw::of(&world).await.run(&begun[..3].join(";")).await;
     assert!(matches!(
         CassandraStore::open(world.options()).await,
-        Err(CassandraOpenError::NoSchema { .. })
+        Err(CassandraError::NoSchema { .. })
     ));
     world.apply(&["default"]).await.unwrap();
     works(&world.store().await).await;
@@ -66,14 +66,14 @@ async fn a_keyspace_of_another_version_is_left_alone() {
         .await;
         let refused = CassandraStore::open(world.options()).await.unwrap_err();
         assert!(
-            matches!(refused, CassandraOpenError::OtherSchema { found, .. } if found == other),
+            matches!(refused, CassandraError::OtherSchema { found, .. } if found == other),
             "{refused:?}"
         );
         let said = format!("has schema version {other}, and this program works with");
         assert!(refused.to_string().contains(&said), "{refused}");
         let refused = world.apply(&["default", "another"]).await.unwrap_err();
         assert!(
-            matches!(refused, SchemaError::OtherVersion { found, .. } if found == other),
+            matches!(refused, CassandraError::OtherSchema { found, .. } if found == other),
             "{refused:?}"
         );
         assert!(refused.to_string().contains(&said), "{refused}");

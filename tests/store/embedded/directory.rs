@@ -57,18 +57,13 @@ async fn what_is_no_directory_is_named() {
     fs::write(&file, "mine").unwrap();
     let link = outside.path().join("link");
     std::os::unix::fs::symlink(outside.path().join("nothing"), &link).unwrap();
-    for (asked, named) in [
-        (file.clone(), &file),
-        (file.join("below/it"), &file),
-        (link.clone(), &link),
-    ] {
+    for asked in [file.clone(), file.join("below/it"), link] {
         let error = open(&asked).unwrap_err();
-        let said = error.to_string();
+        assert!(matches!(error, EmbeddedOpenError::Io { .. }), "{error}");
         assert!(
-            matches!(error, EmbeddedOpenError::NotADirectory { path } if path == *named),
-            "{said}"
+            error.to_string().contains(&*asked.to_string_lossy()),
+            "{error}"
         );
-        assert!(said.contains("is not a directory"), "{said}");
     }
     assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
 }

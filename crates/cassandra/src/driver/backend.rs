@@ -1,5 +1,5 @@
-//! What a client library for Cassandra must be able to do. Everything above it stands once; below it stands one
-//! file for each of them.
+//! The contract of a client library for Cassandra, and the times that all of them keep. Everything above it exists once; each
+//! library has a file of its own below it.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -12,8 +12,23 @@ use uuid::Uuid;
 use crate::fault::Fault;
 use crate::value::{Row, Value};
 
-/// What is in flight. (The libraries' own futures have some kilobytes, which would else be part of whatever waits for
-/// them, and of all that waits for that.)
+/// After how long without an answer of its node a statement that may be sent twice is sent to another one as well. More than a
+/// transaction takes between sites (172 ms as measured), and less than a caller would notice as an outage.
+pub(super) const SECOND_NODE_AFTER: Duration = Duration::from_millis(300);
+/// The pause between two keep-alives of a connection …
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(2);
+/// … and how long a node may take to answer one before the connection is closed. Preparing a statement waits for all connected
+/// nodes, so a node that hangs delays each new statement until then.
+pub(super) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a node may take to answer a greeting, and the pause before it is greeted again.
+pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+/// How long the nodes may take to agree on the schema. A node that missed a change while it was down or hung asks for it after
+/// a minute.
+pub(super) const AGREEMENT_MAX: Duration = Duration::from_secs(100);
+/// The port of a contact point that names none.
+pub(super) const PORT: u16 = 9042;
+
+/// A request in flight. The libraries' own futures take kilobytes, which would become part of each future that waits for them.
 pub(super) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Who must agree before a statement counts as executed.
@@ -61,8 +76,6 @@ impl Execution {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
     pub id: Uuid,
-    /// Where clients reach it, as `host:port`.
-    pub address: String,
     pub datacenter: Option<String>,
     /// Whether there is a connection to it.
     pub is_connected: bool,

@@ -1,8 +1,8 @@
-//! The client library of those who build with the feature `cassandra-cpp`: the C++ driver of Apache (once DataStax), by way
-//! of the crate of that name.
+//! The client library behind the feature `cassandra-cpp`: the C++ driver of Apache (once DataStax), by way of the crate of that
+//! name.
 //!
-//! That crate cannot say which node a statement is for, and whom the library would ask it does not tell. So each node has a
-//! session of its own here, which knows no other node, and [`ring`] tells which nodes have a partition.
+//! That crate can neither send a statement to a named node nor tell which node the library would ask. So each node has a session
+//! of its own here, which knows no other node, and [`ring`] tells which nodes have a partition.
 
 mod keeper;
 mod link;
@@ -11,6 +11,7 @@ mod outcome;
 mod prepared;
 mod ring;
 mod settings;
+mod shared;
 mod topology;
 mod values;
 
@@ -18,21 +19,19 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use cassandra_cpp::Consistency;
 use tokio::time::timeout;
 
 use self::members::Members;
 use self::prepared::PreparedByCpp;
-use super::AGREEMENT_MAX;
-use super::backend::{Backend, Boxed, Execution, Level, Node, Prepared, Unanswered};
+use self::shared::Shared;
+use super::backend::{
+    AGREEMENT_MAX, ANSWERS_WITHIN, Backend, Boxed, Execution, Node, Prepared, Unanswered,
+};
 use super::preferred::Preferred;
-use super::reach::Silent;
+use super::reach::Greeted;
 use crate::fault::{ConnectFault, Fault};
-use crate::options::{CassandraOptions, Majority};
+use crate::options::CassandraOptions;
 use crate::value::{Row, Value};
-
-/// How often the nodes are asked whether all have the same schema.
-const AGREEMENT_PAUSE: Duration = Duration::from_millis(200);
 
 /// The sessions, one a node.
 #[derive(Debug)]
@@ -40,26 +39,15 @@ pub(super) struct Cpp {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
-struct Shared {
-    members: Arc<Members>,
-    keyspace: String,
-    majority: Majority,
-    request_timeout: Duration,
-    preferred: Arc<Preferred>,
-    /// Counts requests, where all nodes take turns.
-    turns: AtomicUsize,
-}
-
 impl Cpp {
-    /// Connects to the nodes that are not silent; to those later.
+    /// Connects to the nodes that answer; to the others later.
     pub(super) async fn connect(
         options: &CassandraOptions,
         contact_points: &[String],
-        silent: &Silent,
+        greeted: &Greeted,
         preferred: Arc<Preferred>,
     ) -> Result<Cpp, ConnectFault> {
-        let members = Members::connect(options, contact_points, silent).await?;
+        let members = Members::connect(options, contact_points, greeted).await?;
         Ok(Cpp {
             shared: Arc::new(Shared {
                 members,
@@ -70,25 +58,6 @@ impl Cpp {
                 turns: AtomicUsize::new(0),
             }),
         })
-    }
-}
-
-impl Shared {
-    fn consistency(&self, level: Level) -> Consistency {
-        match (level, self.majority) {
-            (Level::Majority, Majority::Everywhere) | (Level::Everywhere, _) => Consistency::QUORUM,
-            (Level::Majority, Majority::OneDatacenter) => Consistency::LOCAL_QUORUM,
-            (Level::Serial, Majority::Everywhere) => Consistency::SERIAL,
-            (Level::Serial, Majority::OneDatacenter) => Consistency::LOCAL_SERIAL,
-            (Level::One, _) => Consistency::ONE,
-        }
-    }
-
-    fn serial_consistency(&self, level: Level) -> Consistency {
-        match level {
-            Level::Everywhere => Consistency::SERIAL,
-            Level::Majority | Level::Serial | Level::One => self.consistency(Level::Serial),
-        }
     }
 }
 
@@ -130,9 +99,9 @@ impl Backend for Cpp {
         Box::pin(async move {
             let members = &self.shared.members;
             let agreed = async {
-                // (One that does not answer may do so soon.)
+                // A node that does not answer may do so soon.
                 while !matches!(members.agree().await, Ok(true)) {
-                    tokio::time::sleep(AGREEMENT_PAUSE).await;
+                    tokio::time::sleep(ANSWERS_WITHIN).await;
                 }
                 members.known_anew(AGREEMENT_MAX).await
             };

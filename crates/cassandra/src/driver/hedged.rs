@@ -1,5 +1,5 @@
-//! A transaction that is sent to a second node while the first one is silent. What is sent is the same, so it does not
-//! matter which of the two takes effect.
+//! A transaction is sent to a second node while the first one is silent. Both get the same transaction, so it does not matter
+//! which of the two takes effect.
 
 use tokio::pin;
 

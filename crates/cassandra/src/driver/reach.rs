@@ -1,177 +1,136 @@
-//! Nodes that hang, or are cut off, while the driver connects. It waits several seconds at each that it asks where the
-//! others are, and as long for the first connection to each node. So every node is greeted before the driver connects to
-//! it: first the contact points, then the nodes that these name. Silent ones are left out until they answer.
+//! Nodes that hang, or are cut off, while the driver connects. The driver waits several seconds for each of them. So every node is
+//! greeted before the driver connects to it: first the contact points, then the nodes that these name. A node is left out
+//! until it answers.
 
 use std::collections::HashSet;
+use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{sleep, timeout};
 
-/// How long a node may take to answer a greeting.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
-/// The pause before silent nodes are greeted again.
-const GREETED_EVERY: Duration = Duration::from_secs(1);
-/// The port of a contact point that names none.
-const PORT: u16 = 9042;
+use super::backend::{ANSWERS_WITHIN, PORT};
+
 /// A request for the options of a node, of version 4 of the protocol. A node that wants TLS answers with an alert or
 /// breaks off, which is an answer as well.
 const GREETING: [u8; 9] = [4, 0, 0, 0, 5, 0, 0, 0, 0];
 
-/// The nodes that are left out.
+/// The nodes by their greetings. By default no node is greeted, and all are admitted.
 #[derive(Debug, Default)]
-pub(super) struct Silent {
-    silent: Mutex<HashSet<SocketAddr>>,
-    first: Mutex<Option<Greeted>>,
-}
+pub(super) struct Greeted(Option<Mutex<Nodes>>);
 
-/// The contact points that answered. Until other nodes were greeted as well, these are only noted.
-#[derive(Debug)]
-struct Greeted {
+#[derive(Debug, Default)]
+struct Nodes {
     answering: HashSet<SocketAddr>,
-    others: HashSet<SocketAddr>,
+    /// They did not answer, or were not greeted yet.
+    waiting: HashSet<SocketAddr>,
 }
 
-impl Silent {
-    fn set(&self) -> MutexGuard<'_, HashSet<SocketAddr>> {
-        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether this node is known to be silent.
+impl Greeted {
+    /// Whether this node did not answer.
+    #[cfg(feature = "cassandra-cpp")]
     pub(super) fn leaves_out(&self, address: SocketAddr) -> bool {
-        self.set().contains(&address)
+        let nodes = self.0.as_ref();
+        nodes.is_some_and(|nodes| nodes.lock().waiting.contains(&address))
     }
 
-    /// Whether the driver may connect to this node now.
+    /// Whether the driver may connect to this node now. Otherwise the node is greeted soon.
     pub(super) fn admits(&self, address: SocketAddr) -> bool {
-        if self.leaves_out(address) {
-            return false;
-        }
-        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *first {
-            Some(greeted) if !greeted.answering.contains(&address) => {
-                greeted.others.insert(address);
-                false
-            }
-            Some(_) | None => true,
+        let Some(nodes) = &self.0 else {
+            return true;
+        };
+        let mut nodes = nodes.lock();
+        nodes.answering.contains(&address) || {
+            nodes.waiting.insert(address);
+            false
         }
     }
 
-    /// Those of these contact points that are to be asked, and the nodes that are to be left out: none, where nobody
-    /// answers.
-    pub(super) async fn greet(contact_points: &[String]) -> (Vec<String>, Arc<Silent>) {
+    /// Greets the contact points. Those that answer are to be asked; all, where none does.
+    pub(super) async fn greet(contact_points: &[String]) -> (Vec<String>, Arc<Greeted>) {
         let greeted = join_all(contact_points.iter().map(|point| greet_point(point))).await;
-        let (mut asked, mut answering, mut silent) = (Vec::new(), HashSet::new(), HashSet::new());
-        for (point, (answer, do_not)) in contact_points.iter().zip(greeted) {
-            match do_not.is_empty() {
+        let (mut asked, mut nodes) = (Vec::new(), Nodes::default());
+        for (point, (answering, silent)) in contact_points.iter().zip(greeted) {
+            match silent.is_empty() {
                 true => asked.push(point.clone()),
-                false => asked.extend(answer.iter().map(SocketAddr::to_string)),
+                false => asked.extend(answering.iter().map(SocketAddr::to_string)),
             }
-            answering.extend(answer);
-            silent.extend(do_not);
+            nodes.answering.extend(answering);
+            nodes.waiting.extend(silent);
         }
         if asked.is_empty() {
             return (contact_points.to_vec(), Arc::default());
         }
-        warn_of(&silent);
-        let first = Greeted {
-            answering,
-            others: HashSet::new(),
-        };
-        let silent = Silent {
-            silent: Mutex::new(silent),
-            first: Mutex::new(Some(first)),
-        };
-        (asked, Arc::new(silent))
-    }
-
-    /// Greets the nodes that the contact points named, and admits all that come later. Whom to leave out from now on, if
-    /// there were any such nodes.
-    pub(super) async fn greet_others(&self) -> Option<Arc<Silent>> {
-        let first = self
-            .first
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        let others: Vec<SocketAddr> = first?.others.into_iter().collect();
-        if others.is_empty() {
-            return None;
+        for address in &nodes.waiting {
+            tracing::warn!(%address, "a Cassandra node does not answer; connecting without it");
         }
-        let mut silent = silent_of(&others).await;
-        warn_of(&silent);
-        silent.extend(self.set().iter());
-        Some(Arc::new(Silent {
-            silent: Mutex::new(silent),
-            first: Mutex::default(),
-        }))
+        (asked, Arc::new(Greeted(Some(Mutex::new(nodes)))))
     }
 
-    /// Takes in those that answer again, until there are none left: `connect` is told to, and has nothing to do any more
-    /// once there is nobody who would use them.
-    pub(super) fn take_in<F>(self: Arc<Silent>, connect: impl Fn() -> Option<F> + Send + 'static)
-    where
+    /// Greets the waiting nodes, now and then every second. `connect` connects to those that answer, for as long as the driver is
+    /// used.
+    pub(super) async fn take_in<F>(
+        self: Arc<Greeted>,
+        connect: impl Fn() -> Option<F> + Send + Sync + 'static,
+    ) where
         F: Future<Output = ()> + Send + 'static,
     {
-        if self.set().is_empty() {
-            return;
-        }
-        tokio::spawn(async move { until_all_answer(&self, connect).await });
-    }
-}
-
-async fn until_all_answer<F>(silent: &Silent, connect: impl Fn() -> Option<F>)
-where
-    F: Future<Output = ()>,
-{
-    loop {
-        sleep(GREETED_EVERY).await;
-        let before: Vec<SocketAddr> = silent.set().iter().copied().collect();
-        let still = silent_of(&before).await;
-        let back: Vec<SocketAddr> = before
-            .into_iter()
-            .filter(|one| !still.contains(one))
-            .collect();
-        silent.set().retain(|address| !back.contains(address));
-        let Some(connected) = connect() else {
-            return;
-        };
-        if back.is_empty() {
-            continue;
-        }
-        connected.await;
-        tracing::info!(addresses = ?back, "Cassandra nodes answer again");
-        if silent.set().is_empty() {
-            return;
+        if self.greet_waiting(&connect).await.is_some() {
+            tokio::spawn(async move {
+                while self.greet_waiting(&connect).await.is_some() {
+                    sleep(ANSWERS_WITHIN).await;
+                }
+            });
         }
     }
-}
 
-fn warn_of(silent: &HashSet<SocketAddr>) {
-    for address in silent {
-        tracing::warn!(%address, "a Cassandra node does not answer; connecting without it");
+    /// `None` once there is nothing to greet for.
+    async fn greet_waiting<F>(&self, connect: &impl Fn() -> Option<F>) -> Option<()>
+    where
+        F: Future<Output = ()>,
+    {
+        let nodes = self.0.as_ref()?;
+        let before: Vec<SocketAddr> = nodes.lock().waiting.iter().copied().collect();
+        let silent = silent_of(&before).await;
+        let mut answering = before;
+        answering.retain(|one| !silent.contains(one));
+        {
+            let mut nodes = nodes.lock();
+            nodes.waiting.retain(|one| !answering.contains(one));
+            nodes.answering.extend(&answering);
+        }
+        let connected = connect()?;
+        if !answering.is_empty() {
+            connected.await;
+            tracing::debug!(addresses = ?answering, "connected to Cassandra nodes that answer");
+        }
+        Some(())
     }
 }
 
 /// The addresses of a contact point, those that answer and those that do not. None of one that cannot be looked up, which
 /// is left to the driver.
 async fn greet_point(contact_point: &str) -> (Vec<SocketAddr>, HashSet<SocketAddr>) {
-    let found = async {
-        match lookup_host(contact_point).await {
-            Ok(found) => found.collect(),
-            Err(_) => match lookup_host((contact_point, PORT)).await {
-                Ok(found) => found.collect(),
-                Err(_) => Vec::new(),
-            },
-        }
-    };
-    let mut found: Vec<SocketAddr> = timeout(ANSWERS_WITHIN, found).await.unwrap_or_default();
+    let found = timeout(ANSWERS_WITHIN, addresses_of(contact_point)).await;
+    let mut found = found.map(Result::unwrap_or_default).unwrap_or_default();
     let silent = silent_of(&found).await;
     found.retain(|address| !silent.contains(address));
     (found, silent)
+}
+
+/// The addresses of a contact point.
+pub(super) async fn addresses_of(point: &str) -> io::Result<Vec<SocketAddr>> {
+    match lookup_host(point).await {
+        Ok(found) => Ok(found.collect()),
+        Err(error) => match lookup_host((point, PORT)).await {
+            Ok(found) => Ok(found.collect()),
+            Err(_) => Err(error),
+        },
+    }
 }
 
 /// Those that do not answer.
@@ -210,40 +169,43 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_hangs_is_left_out_and_one_that_answers_or_is_down_is_not() {
-        let (_hangs, hanging) = listener().await;
+        let (hangs, hanging) = listener().await;
         let (breaks_off, answering) = listener().await;
         tokio::spawn(async move { while breaks_off.accept().await.is_ok() {} });
         let (down, refused) = listener().await;
         drop(down);
         let points = [hanging.clone(), answering.clone(), refused.clone()];
-        let (asked, silent) = Silent::greet(&points).await;
-        assert_eq!(asked, [answering, refused]);
-        let left_out: Vec<String> = silent.set().iter().map(SocketAddr::to_string).collect();
-        assert_eq!(left_out, [hanging]);
+        let (asked, greeted) = Greeted::greet(&points).await;
+        assert_eq!(asked, [answering.clone(), refused]);
+        let hanging = hangs.local_addr().unwrap();
+        assert!(!greeted.admits(hanging));
+        assert!(greeted.admits(answering.parse().unwrap()));
     }
 
     #[tokio::test]
     async fn where_nobody_answers_all_are_asked() {
         let (_hangs, hanging) = listener().await;
-        let (asked, silent) = Silent::greet(std::slice::from_ref(&hanging)).await;
-        assert_eq!(asked, [hanging]);
-        assert!(silent.set().is_empty());
+        let (asked, greeted) = Greeted::greet(std::slice::from_ref(&hanging)).await;
+        assert_eq!(asked, std::slice::from_ref(&hanging));
+        assert!(greeted.admits(hanging.parse().unwrap()));
     }
 
     #[tokio::test]
-    async fn a_node_that_no_contact_point_is_waits_for_its_greeting_and_later_ones_do_not() {
+    async fn a_node_that_no_contact_point_names_is_admitted_once_it_answers() {
         let (breaks_off, answering) = listener().await;
         tokio::spawn(async move { while breaks_off.accept().await.is_ok() {} });
         let (hangs, _) = listener().await;
         let (answering, hanging) = (answering.parse().unwrap(), hangs.local_addr().unwrap());
-        let (_, silent) = Silent::greet(&["127.0.0.1:1".to_owned()]).await;
-        assert!(silent.admits("127.0.0.1:1".parse().unwrap()));
-        assert!(!silent.admits(answering) && !silent.admits(hanging));
-        let rest = silent.greet_others().await.unwrap();
-        assert!(rest.admits(answering) && !rest.admits(hanging));
-        let joined = "127.0.0.9:9042".parse().unwrap();
-        assert!(silent.admits(joined) && rest.admits(joined));
-        assert!(silent.greet_others().await.is_none());
+        let (_, greeted) = Greeted::greet(&["127.0.0.1:1".to_owned()]).await;
+        assert!(greeted.admits("127.0.0.1:1".parse().unwrap()));
+        assert!(!greeted.admits(answering) && !greeted.admits(hanging));
+        let connected = || Some(std::future::ready(()));
+        assert_eq!(greeted.greet_waiting(&connected).await, Some(()));
+        assert!(greeted.admits(answering) && !greeted.admits(hanging));
+        tokio::spawn(async move { while hangs.accept().await.is_ok() {} });
+        let unused = || None::<std::future::Ready<()>>;
+        assert_eq!(greeted.greet_waiting(&unused).await, None);
+        assert!(greeted.admits(hanging));
     }
 
     /// A listener that nobody accepts from, at the port that a contact point has unless it names another one.
@@ -253,7 +215,7 @@ mod tests {
             return;
         };
         let points = ["127.99.0.1".to_owned(), "127.0.0.1:1".to_owned()];
-        let (asked, _) = Silent::greet(&points).await;
+        let (asked, _) = Greeted::greet(&points).await;
         assert_eq!(asked, ["127.0.0.1:1"]);
     }
 }

@@ -1,4 +1,4 @@
-//! The client library that is always there: the `scylla` crate, which speaks to Cassandra and to ScyllaDB.
+//! The default client library: the `scylla` crate, for Cassandra and ScyllaDB.
 
 mod outcome;
 mod policy;
@@ -31,12 +31,11 @@ use self::policy::PreferredFirst;
 pub(super) use self::tls::client_config;
 use self::values::rows;
 use super::backend::{
-    Backend, Boxed, Coordinator, Execution, Level, Node, Page, PageMark, Prepared, Sending,
-    Silence, Unanswered,
+    AGREEMENT_MAX, Backend, Boxed, Coordinator, Execution, KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, Level,
+    Node, Page, PageMark, Prepared, SECOND_NODE_AFTER, Sending, Silence, Unanswered,
 };
 use super::preferred::Preferred;
-use super::reach::Silent;
-use super::{AGREEMENT_MAX, KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, SPECULATE_AFTER};
+use super::reach::Greeted;
 use crate::fault::{ConnectFault, Fault};
 use crate::options::{CassandraOptions, Majority};
 use crate::value::{Row, Value};
@@ -60,18 +59,18 @@ struct PreparedByScylla {
     preferred: Arc<Preferred>,
 }
 
-impl HostFilter for Silent {
+impl HostFilter for Greeted {
     fn accept(&self, peer: &Peer) -> bool {
         self.admits((peer.address.ip(), peer.address.port()).into())
     }
 }
 
 impl Scylla {
-    /// Connects to the nodes that are not silent.
+    /// Connects to the nodes that answer.
     pub(super) async fn connect(
         options: &CassandraOptions,
         contact_points: &[String],
-        silent: Arc<Silent>,
+        greeted: Arc<Greeted>,
         preferred: Arc<Preferred>,
     ) -> Result<Scylla, ConnectFault> {
         let policy = PreferredFirst::new(options, Arc::clone(&preferred));
@@ -89,12 +88,12 @@ impl Scylla {
             // Only where a statement says that it is idempotent.
             .speculative_execution_policy(Some(Arc::new(SimpleSpeculativeExecutionPolicy {
                 max_retry_count: 1,
-                retry_interval: SPECULATE_AFTER,
+                retry_interval: SECOND_NODE_AFTER,
             })))
             .build();
         let mut builder = SessionBuilder::new()
             .known_nodes(contact_points)
-            .host_filter(Arc::clone(&silent) as _)
+            .host_filter(Arc::clone(&greeted) as _)
             .default_execution_profile_handle(profile.into_handle())
             .pool_size(PoolSize::PerHost(options.connections_per_node))
             .connection_timeout(options.connect_timeout)
@@ -116,11 +115,12 @@ impl Scylla {
             .map_err(|error| not_connected(error, options.tls.is_some()))?;
         let session = Arc::new(session);
         let known = Arc::downgrade(&session);
-        silent.take_in(move || {
+        let take_in = greeted.take_in(move || {
             let session = known.upgrade()?;
             // Where this fails, the library's own next read at the cluster takes them in.
             Some(async move { drop(session.refresh_metadata().await) })
         });
+        take_in.await;
         Ok(Scylla {
             session,
             majority: options.majority,
@@ -160,20 +160,16 @@ impl Scylla {
     }
 }
 
-fn node_of(node: &scylla::cluster::Node) -> Node {
-    Node {
-        id: node.host_id,
-        address: node.address.to_string(),
-        datacenter: node.datacenter.clone(),
-        is_connected: node.is_connected(),
-    }
-}
-
 impl Backend for Scylla {
     fn nodes(&self) -> Vec<Node> {
         let state = self.session.get_cluster_state();
         let nodes = state.get_nodes_info().iter();
-        nodes.map(|node| node_of(node)).collect()
+        let nodes = nodes.map(|node| Node {
+            id: node.host_id,
+            datacenter: node.datacenter.clone(),
+            is_connected: node.is_connected(),
+        });
+        nodes.collect()
     }
 
     fn ring(&self) -> Vec<i64> {

@@ -1,37 +1,30 @@
-//! How many transactions are in flight at once. What comes in a flood waits here, in the order in which it came, and not in
-//! the nodes, where it would time out, be sent again and be in the way of heartbeats.
+//! How many transactions are in flight at once. The others wait here in the order in which they came. In the nodes they would
+//! time out, be sent again and delay heartbeats.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fermata_guard::{AdaptiveLimit, BegunAt};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use crate::fault::Fault;
 
-/// What is not answered after this part of what a request may take is late (1 s as shipped), and takes no room any longer:
-/// where only some nodes hang, what is for the others does not wait behind what is for those.
+/// A transaction without an answer after this part of the request timeout is late (1 s as shipped), and takes no room any
+/// longer: while only some nodes hang, transactions of the others do not wait behind it.
 const LATE_PART: u32 = 6;
-/// How often it is said that transactions find no room.
-const SAID_EVERY: Duration = Duration::from_secs(10);
-/// Nodes that do not keep up are never asked for less than this at once.
+/// The pause between two warnings that transactions find no room.
+const WARNED_EVERY: Duration = Duration::from_secs(10);
+/// The limit never falls below this: so few transactions do not overload three nodes.
 const LEAST: usize = 32;
-/// More are not let go at once, whatever is asked for.
-const MOST: usize = 65_536;
-
-/// So large a part of the room is for those that go first.
-const FOR_FIRST_PART: usize = 8;
-/// Where both wait, one of so many that are admitted is of the others.
-const FIRST_IN_TURN: usize = 4;
 
 /// Who goes first where there is no room for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// Three times of four where others wait, too.
+    /// Before the others.
     First,
-    /// In what is left, but for an eighth of the room.
+    /// Each second turn, where both wait.
     Later,
 }
 
@@ -40,59 +33,47 @@ pub(super) struct Window {
     inside: Mutex<Inside>,
     /// Times are counted from here.
     made: Instant,
-    /// For how long there may be no room.
+    /// How long a transaction may wait for room.
     within: Duration,
-    said: Mutex<Option<Instant>>,
+    warned: Mutex<Option<Instant>>,
 }
 
-/// Who is in, and who waits for that.
+/// The transactions in flight, and those that wait.
 #[derive(Debug)]
 struct Inside {
     limit: AdaptiveLimit,
     in_flight: usize,
     first: VecDeque<oneshot::Sender<()>>,
     later: VecDeque<oneshot::Sender<()>>,
-    /// How many were admitted first since one of the others was.
-    in_turn: usize,
+    /// Those of [`Order::Later`] have the next turn.
+    is_turn_of_later: bool,
 }
 
 impl Inside {
-    fn has_room(&self, order: Order) -> bool {
-        let kept = match order {
-            Order::First => 0,
-            Order::Later => self.limit.now() / FOR_FIRST_PART,
-        };
-        self.in_flight < self.limit.now() - kept
+    fn has_room(&self) -> bool {
+        self.in_flight < self.limit.now()
     }
 
-    /// Admits whom there is room for.
+    /// Admits waiting transactions while there is room.
     fn admit(&mut self) {
-        loop {
-            let next = match (self.first.is_empty(), self.later.is_empty()) {
-                _ if !self.has_room(Order::First) => return,
-                // Their turn is not for want of the room that those who go first always fill.
-                (false, false) if self.in_turn + 1 >= FIRST_IN_TURN => Order::Later,
-                (false, _) => Order::First,
-                (true, false) if self.has_room(Order::Later) => Order::Later,
-                (true, _) => return,
+        while self.has_room() {
+            let (queue, other) = match self.is_turn_of_later {
+                false => (&mut self.first, &mut self.later),
+                true => (&mut self.later, &mut self.first),
             };
-            let waiter = match next {
-                Order::First => self.first.pop_front(),
-                Order::Later => self.later.pop_front(),
+            let Some(waiter) = queue.pop_front().or_else(|| other.pop_front()) else {
+                return;
             };
-            // Who waits no more takes neither room nor turn.
-            if waiter.is_some_and(|waiter| waiter.send(()).is_ok()) {
+            // A waiter that gave up takes neither room nor turn.
+            if waiter.send(()).is_ok() {
                 self.in_flight += 1;
-                self.in_turn = match next {
-                    Order::First => self.in_turn + 1,
-                    Order::Later => 0,
-                };
+                self.is_turn_of_later = !self.is_turn_of_later;
             }
         }
     }
 }
 
-/// One that waits for room.
+/// A transaction that waits for room.
 struct Waiter<'a> {
     window: &'a Window,
     admitted: oneshot::Receiver<()>,
@@ -101,14 +82,14 @@ struct Waiter<'a> {
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         self.admitted.close();
-        // It was admitted, and did not come.
+        // It was admitted, and its caller had gone.
         if self.admitted.try_recv().is_ok() {
             self.window.leave();
         }
     }
 }
 
-/// One of those in flight.
+/// A transaction in flight.
 struct Pass<'a> {
     window: &'a Window,
     begun: BegunAt,
@@ -118,15 +99,15 @@ impl Window {
     pub fn new(max: usize, within: Duration) -> Window {
         Window {
             inside: Mutex::new(Inside {
-                limit: AdaptiveLimit::new(LEAST, max.min(MOST), within / LATE_PART),
+                limit: AdaptiveLimit::new(LEAST, max, within / LATE_PART),
                 in_flight: 0,
                 first: VecDeque::new(),
                 later: VecDeque::new(),
-                in_turn: 0,
+                is_turn_of_later: false,
             }),
             made: Instant::now(),
             within,
-            said: Mutex::default(),
+            warned: Mutex::default(),
         }
     }
 
@@ -156,8 +137,8 @@ impl Window {
 
     async fn enter(&self, order: Order) -> Result<Pass<'_>, Fault> {
         let admitted = {
-            let mut inside = self.inside();
-            if inside.has_room(order) {
+            let mut inside = self.inside.lock();
+            if inside.has_room() {
                 inside.in_flight += 1;
                 return Ok(self.pass(inside.in_flight - 1));
             }
@@ -174,12 +155,12 @@ impl Window {
         };
         match timeout(self.within, &mut waiter.admitted).await {
             Ok(Ok(())) => {
-                let in_flight = self.inside().in_flight;
+                let in_flight = self.inside.lock().in_flight;
                 Ok(self.pass(in_flight - 1))
             }
-            // Nobody gives it up but with the window.
+            // The sender is dropped with the window only.
             Ok(Err(_)) | Err(_) => {
-                self.say_full();
+                self.warn_full();
                 let why = "too many transactions are in flight";
                 Err(Fault::NotStarted(why.to_owned()))
             }
@@ -196,43 +177,39 @@ impl Window {
         }
     }
 
-    fn say_full(&self) {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.is_none_or(|at| at.elapsed() >= SAID_EVERY) {
-            *said = Some(Instant::now());
-            let inside = self.inside();
+    fn warn_full(&self) {
+        let mut warned = self.warned.lock();
+        if warned.is_none_or(|at| at.elapsed() >= WARNED_EVERY) {
+            *warned = Some(Instant::now());
+            let inside = self.inside.lock();
             tracing::warn!(
-                in_flight = inside.limit.now(),
+                limit = inside.limit.now(),
                 most = inside.limit.most(),
                 waited = ?self.within,
-                "Cassandra does not keep up: transactions were not begun, since too many are in flight"
+                "Cassandra is overloaded: transactions found no room and were not begun"
             );
         }
     }
 
-    /// One of those in flight has ended.
+    /// A transaction in flight has ended.
     fn leave(&self) {
-        let mut inside = self.inside();
+        let mut inside = self.inside.lock();
         inside.in_flight -= 1;
         inside.admit();
-    }
-
-    fn inside(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Pass<'_> {
     fn late(self) {
         let now = self.window.made.elapsed();
-        let inside = &mut *self.window.inside();
+        let inside = &mut *self.window.inside.lock();
         inside.limit.late(self.begun, now, inside.in_flight);
     }
 
-    /// Without a result it says nothing of how fast the nodes can be.
+    /// A transaction without a result does not tell how fast the nodes can be.
     fn ended(self, has_result: bool) {
         let now = self.window.made.elapsed();
-        let inside = &mut *self.window.inside();
+        let inside = &mut *self.window.inside.lock();
         let limit = &mut inside.limit;
         limit.ended(self.begun, now, inside.in_flight, has_result);
     }
@@ -260,7 +237,7 @@ mod tests {
 
     /// For how many more there is room.
     fn room(window: &Window) -> usize {
-        let inside = window.inside();
+        let inside = window.inside.lock();
         inside.limit.now().saturating_sub(inside.in_flight)
     }
 
@@ -271,7 +248,7 @@ mod tests {
             pass.late();
         }
         // Seven had left before the limit shrank.
-        assert_eq!(window.inside().limit.now(), 124);
+        assert_eq!(window.inside.lock().limit.now(), 124);
         assert_eq!(room(&window), 124);
         for (floods, left) in [(1, 58), (2, 32), (3, 32)] {
             for pass in enter(&window, room(&window)).await.into_iter().rev() {
@@ -348,7 +325,7 @@ mod tests {
             let (window, came) = (&window, &came);
             async move {
                 let pass = window.enter(*order).await.unwrap();
-                came.lock().unwrap().push(number);
+                came.lock().push(number);
                 pass
             }
         });
@@ -359,31 +336,13 @@ mod tests {
             }
         };
         tokio::join!(futures_util::future::join_all(waiters), leave);
-        came.into_inner().unwrap()
+        came.into_inner()
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_goes_first_holds_up_nobody_for_good() {
         let orders = [[Order::Later; 2].as_slice(), &[Order::First; 6]].concat();
-        assert_eq!(order_of(&orders).await, [2, 3, 4, 0, 5, 6, 7, 1]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_goes_first_finds_room_that_others_do_not_take() {
-        let order = order_of(&[Order::Later, Order::Later, Order::First, Order::First]).await;
-        assert_eq!(order, [2, 3, 0, 1]);
-        let window = Window::new(64, WITHIN);
-        let mut passes = Vec::new();
-        for _ in 0..56 {
-            passes.push(window.enter(Order::Later).await.unwrap());
-        }
-        let one_more = timeout(WITHIN / 2, window.enter(Order::Later)).await;
-        assert!(
-            one_more.is_err(),
-            "it takes the room of those that are waited for"
-        );
-        passes.extend(enter(&window, 8).await);
-        assert_eq!(room(&window), 0);
+        assert_eq!(order_of(&orders).await, [2, 0, 3, 1, 4, 5, 6, 7]);
     }
 
     #[tokio::test(start_paused = true)]

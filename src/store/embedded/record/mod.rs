@@ -1,7 +1,7 @@
-//! What the rows hold: a byte that says the format, then one protobuf message.
+//! The contents of rows: a byte with the format, then one protobuf message.
 //!
-//! Decoding answers with an error for what is none of these, and passes over fields that it does not know: a later
-//! version may have written them. The rows' keys are in `rows`.
+//! Decoding refuses other formats and damaged messages. It skips unknown fields: a later version may have written them. The
+//! keys of rows are in `rows`.
 
 mod data;
 mod lock;
@@ -9,12 +9,11 @@ mod session;
 
 use prost::Message;
 
+use super::format::FORMAT_KNOWN;
+
 pub(super) use data::{decode_cell, encode_cell};
 pub(super) use lock::{LockRow, decode_entry, encode_entry, encode_lock, version_of};
 pub(super) use session::{decode_session, encode_session};
-
-/// The format of every kind of record.
-const FORMAT: u8 = 3;
 
 /// Why a row is none that this program can use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -29,7 +28,7 @@ impl RecordError {
 
 fn encode(message: &impl Message) -> Vec<u8> {
     let mut row = Vec::with_capacity(1 + message.encoded_len());
-    row.push(FORMAT);
+    row.push(FORMAT_KNOWN);
     // A Vec grows, so there is always room.
     message.encode_raw(&mut row);
     row
@@ -37,7 +36,7 @@ fn encode(message: &impl Message) -> Vec<u8> {
 
 fn decode<M: Message + Default>(row: &[u8]) -> Result<M, RecordError> {
     match row.split_first() {
-        Some((&FORMAT, message)) => {
+        Some((&FORMAT_KNOWN, message)) => {
             M::decode(message).map_err(|error| RecordError::new(error.to_string()))
         }
         Some((format, _)) => Err(RecordError::new(format!(

@@ -1,11 +1,12 @@
-//! A session with one node, and what was prepared in it.
+//! A session with one node, and its prepared statements.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use cassandra_cpp::{PreparedStatement, Session, Statement};
+use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use super::outcome::unanswered;
@@ -33,10 +34,6 @@ impl Link {
         })
     }
 
-    fn all_prepared(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<PreparedStatement>>> {
-        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether there is a connection to the node. (The library computes more than that: some hundred microseconds.)
     pub(super) fn has_connections(&self) -> bool {
         self.session.get_metrics().total_connections > 0
@@ -53,7 +50,7 @@ impl Link {
         text: &Arc<str>,
         within: Duration,
     ) -> Result<Arc<PreparedStatement>, Unanswered> {
-        if let Some(known) = self.all_prepared().get(text).cloned() {
+        if let Some(known) = self.prepared.lock().get(text).cloned() {
             return Ok(known);
         }
         let begun = Instant::now();
@@ -81,20 +78,20 @@ impl Link {
             }
         };
         let known = Arc::clone(&prepared);
-        self.all_prepared().insert(Arc::clone(text), known);
+        self.prepared.lock().insert(Arc::clone(text), known);
         Ok(prepared)
     }
 
     /// The node made something else of a statement than what is known here: it is prepared anew.
     pub(super) fn forget(&self, text: &str) {
-        self.all_prepared().remove(text);
+        self.prepared.lock().remove(text);
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
         let session = self.session.clone();
-        let prepared = std::mem::take(&mut *self.all_prepared());
+        let prepared = std::mem::take(&mut *self.prepared.lock());
         let end = move || {
             drop(prepared);
             // The other one is that of what is dropped here.

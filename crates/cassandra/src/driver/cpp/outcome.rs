@@ -1,4 +1,4 @@
-//! What became of a request that got no result, and of a connection that was not made.
+//! The outcome of requests without a result, and of failed connections.
 
 use std::time::Duration;
 
@@ -11,24 +11,19 @@ pub(super) fn code_of(error: &Error) -> Option<Code> {
     said(error).0
 }
 
-/// Whether another node may well answer what this one did not: not where it said why the statement itself came to nothing.
-pub(super) fn another_may(error: &Error) -> bool {
-    !matches!(
+/// Whether another node may well answer what this one did not: not where the node refused the statement, or where too few
+/// replicas answered the node.
+pub(super) fn another_may(error: &Error, fault: &Fault) -> bool {
+    let lacks_replicas = matches!(
         code_of(error),
         Some(
             Code::SERVER_WRITE_TIMEOUT
                 | Code::SERVER_READ_TIMEOUT
                 | Code::SERVER_READ_FAILURE
                 | Code::SERVER_WRITE_FAILURE
-                | Code::SERVER_SYNTAX_ERROR
-                | Code::SERVER_UNAUTHORIZED
-                | Code::SERVER_INVALID_QUERY
-                | Code::SERVER_ALREADY_EXISTS
-                | Code::SERVER_BAD_CREDENTIALS
-                | Code::SERVER_FUNCTION_FAILURE
-                | Code::SERVER_PROTOCOL_ERROR
         )
-    )
+    );
+    !lacks_replicas && !matches!(fault, Fault::Refused(_))
 }
 
 /// Its code, if it has one, and what is said.
@@ -156,28 +151,6 @@ pub(super) fn unanswered(error: &Error, took: Duration, within: Duration) -> Una
             true => (Fault::Unknown, Silence::Broken),
             false => (Fault::Unknown, Silence::TimedOut),
         },
-        // It may have been sent.
-        Code::LIB_UNEXPECTED_RESPONSE
-        | Code::LIB_WRITE_ERROR
-        | Code::LIB_CALLBACK_ALREADY_SET
-        | Code::LIB_NULL_VALUE
-        | Code::LIB_UNABLE_TO_CLOSE
-        | Code::LIB_NO_PAGING_STATE
-        | Code::LIB_INVALID_ERROR_RESULT_TYPE
-        | Code::LIB_INVALID_FUTURE_TYPE
-        | Code::LIB_INTERNAL_ERROR
-        | Code::LIB_INVALID_DATA
-        | Code::LIB_NOT_ENOUGH_DATA
-        | Code::LIB_INVALID_STATE
-        | Code::LIB_NO_CUSTOM_PAYLOAD
-        | Code::LIB_NO_TRACING_ID
-        | Code::SSL_INVALID_CERT
-        | Code::SSL_INVALID_PRIVATE_KEY
-        | Code::SSL_NO_PEER_CERT
-        | Code::SSL_INVALID_PEER_CERT
-        | Code::SSL_IDENTITY_MISMATCH
-        | Code::SSL_PROTOCOL_ERROR
-        | Code::SSL_CLOSED => (Fault::Unknown, Silence::Broken),
         // The node says that it would not, and never will.
         Code::SERVER_SYNTAX_ERROR
         | Code::SERVER_UNAUTHORIZED
@@ -200,7 +173,7 @@ pub(super) fn unanswered(error: &Error, took: Duration, within: Duration) -> Una
         | Code::SERVER_READ_TIMEOUT
         | Code::SERVER_READ_FAILURE
         | Code::SERVER_WRITE_FAILURE => (Fault::Unknown, Silence::Answered),
-        // One that a later version brings.
+        // It may have been sent: all other codes of the library, and those of later versions.
         _ => (Fault::Unknown, Silence::Broken),
     };
     Unanswered {
@@ -278,7 +251,7 @@ mod tests {
         ] {
             let fault = at_once(code).fault;
             assert!(matches!(fault, Fault::Refused(_)), "{code:?}: {fault:?}");
-            assert!(!another_may(&error(code)), "{code:?}");
+            assert!(!another_may(&error(code), &fault), "{code:?}");
         }
         for code in [
             Code::SERVER_UNPREPARED,
@@ -289,7 +262,7 @@ mod tests {
         ] {
             let fault = at_once(code).fault;
             assert!(matches!(fault, Fault::NotStarted(_)), "{code:?}: {fault:?}");
-            assert!(another_may(&error(code)), "{code:?}");
+            assert!(another_may(&error(code), &fault), "{code:?}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! A prepared statement: who is asked for it, how often, and what came of it.
+//! A prepared statement: the nodes it is sent to, how often, and its outcome.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -12,22 +12,19 @@ use uuid::Uuid;
 
 use super::link::not_started;
 use super::outcome::{another_may, code_of, if_begun, merged, unanswered};
+use super::shared::Shared;
 use super::values::{bind, rows};
-use super::{Shared, ring, topology};
-use crate::driver::SPECULATE_AFTER;
+use super::{ring, topology};
 use crate::driver::backend::{
-    Boxed, Coordinator, Execution, Page, PageMark, Prepared, Silence, Unanswered,
+    Boxed, Coordinator, Execution, Page, PageMark, Prepared, SECOND_NODE_AFTER, Silence, Unanswered,
 };
 use crate::fault::Fault;
 use crate::options::Majority;
 use crate::value::{Row, Value};
 
-/// With less time left than this a request is not begun. (0 ms would be no limit, to the library.)
-const LEFT_MIN: Duration = Duration::from_millis(1);
-/// So many nodes are asked at most, one after the other, where those before were not reached or failed.
+/// How many nodes are asked at most, one after the other, where those before were not reached or failed: as many as usually have
+/// a copy.
 const TRIES_MAX: usize = 3;
-/// So many are asked at once at most, where those before are slow.
-const AT_ONCE_MAX: usize = 2;
 
 /// A statement. Nodes that had no part in preparing it prepare it when it is first sent there.
 #[derive(Debug)]
@@ -149,7 +146,8 @@ impl PreparedByCpp {
         let begun = Instant::now();
         let prepared = link.prepared(&self.text, within).await?;
         let left = within.saturating_sub(begun.elapsed());
-        if left < LEFT_MIN {
+        // To the library 0 ms would be no limit.
+        if left.as_millis() == 0 {
             let why = "preparing a statement took too long";
             return Err(not_started(why, Silence::TimedOut).into());
         }
@@ -178,27 +176,9 @@ impl PreparedByCpp {
             unanswered = if_begun(unanswered, self.execution);
         }
         Err(Failed {
+            another_may: another_may(&error, &unanswered.fault),
             unanswered,
-            another_may: another_may(&error),
         })
-    }
-
-    /// The same where it may be any node: whether this one answers matters for those that come after it.
-    async fn noted_at(
-        &self,
-        node: Uuid,
-        values: &[Value],
-        paging: Option<Paging<'_>>,
-    ) -> Result<CassResult, Failed> {
-        let answer = self.result_at(node, values, paging).await;
-        match &answer {
-            Ok(_) => self.shared.preferred.answered(node),
-            Err(_) => {
-                let now = tokio::time::Instant::now();
-                self.shared.preferred.failed(node, now);
-            }
-        }
-        answer
     }
 
     /// The nodes that have a partition, if it is known which that is.
@@ -232,18 +212,13 @@ impl PreparedByCpp {
         nodes.sort_by_key(|at| at.id);
         let (mut near, far): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|at| at.is_near);
         let known: Vec<(Uuid, bool)> = near.iter().map(|at| (at.id, at.is_connected)).collect();
-        let now = tokio::time::Instant::now();
         let turn = shared.turns.fetch_add(1, Ordering::Relaxed);
         // Where it is not said which one is near, nor is it known here.
         let first = match is_of_partition && shared.members.are_together(&near) {
-            true => shared.preferred.choose(&known, now),
+            true => shared.preferred.choose(&known),
             false => Some(turn % near.len().max(1)),
         };
         near.rotate_left(first.unwrap_or_default());
-        // What the first one does not answer is for all of the others, in turns.
-        if let [_, others @ ..] = near.as_mut_slice() {
-            others.rotate_left(turn % others.len().max(1));
-        }
         if shared.majority == Majority::Everywhere {
             near.extend(far);
         }
@@ -266,11 +241,11 @@ impl PreparedByCpp {
         loop {
             if asked.is_empty() {
                 match order.next().filter(|_| may_ask) {
-                    Some(at) => asked.push(self.noted_at(at.id, values, paging)),
+                    Some(at) => asked.push(self.result_at(at.id, values, paging)),
                     None => return Err(refused),
                 }
             }
-            let may_ask_more = may_ask && asked.len() < AT_ONCE_MAX && order.len() > 0;
+            let may_ask_more = may_ask && asked.len() == 1 && order.len() > 0;
             tokio::select! {
                 Some(answer) = asked.next() => match answer {
                     Ok(answer) => return Ok(answer),
@@ -284,9 +259,9 @@ impl PreparedByCpp {
                         }
                     }
                 },
-                () = tokio::time::sleep(SPECULATE_AFTER), if may_ask_more => {
+                () = tokio::time::sleep(SECOND_NODE_AFTER), if may_ask_more => {
                     if let Some(at) = order.next() {
-                        asked.push(self.noted_at(at.id, values, paging));
+                        asked.push(self.result_at(at.id, values, paging));
                     }
                 }
             }

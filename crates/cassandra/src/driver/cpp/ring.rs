@@ -1,4 +1,4 @@
-//! Which nodes have a partition: what this library knows by itself, but does not tell.
+//! The nodes of each partition. The library knows them, but does not tell.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! What each session is made with.
+//! The settings of each session.
 
 use std::mem::transmute_copy;
 use std::net::IpAddr;
@@ -17,17 +17,15 @@ use tokio::time::timeout;
 
 use super::link::Link;
 use super::outcome::not_connected;
+use crate::driver::backend::{ANSWERS_WITHIN, KEEP_ALIVE, KEEP_ALIVE_TIMEOUT};
 use crate::driver::scylla::client_config;
-use crate::driver::{KEEP_ALIVE, KEEP_ALIVE_TIMEOUT};
 use crate::fault::ConnectFault;
-use crate::options::{CassandraOptions, CassandraTls, Credentials, Majority};
+use crate::options::{CassandraOptions, CassandraTls, Credentials};
 
 /// The version of the protocol that nodes are spoken to in.
 const PROTOCOL: i32 = 4;
 /// The pause before a connection that broke is made again. There is one node at the other end, and it is wanted.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(250);
-/// How long a node that has a connection again may take to answer by way of it.
-pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 /// So many sessions are made at once: each takes a thread, longer than anybody waits for it where a node hangs.
 const AT_ONCE_MAX: usize = 64;
 
@@ -37,8 +35,6 @@ pub(super) struct Settings {
     pub port: u16,
     pub keyspace: String,
     pub request_timeout: Duration,
-    /// The only datacenter that is spoken to, if there is one.
-    pub only: Option<String>,
     credentials: Option<Credentials>,
     tls: Option<Pem>,
     connections: u32,
@@ -106,12 +102,10 @@ impl Pem {
 impl Settings {
     pub(super) fn new(options: &CassandraOptions, port: u16) -> Result<Settings, ConnectFault> {
         let tls = options.tls.as_ref().map(Pem::read).transpose();
-        let only = options.datacenter.clone();
         Ok(Settings {
             port,
             keyspace: options.keyspace.as_str().to_owned(),
             request_timeout: options.request_timeout,
-            only: only.filter(|_| options.majority == Majority::OneDatacenter),
             credentials: options.credentials.clone(),
             tls: tls.map_err(ConnectFault::Settings)?,
             connections: u32::try_from(options.connections_per_node.get()).unwrap_or(u32::MAX),

@@ -1,13 +1,11 @@
-//! Which nodes a cluster has, as one of them tells.
+//! The nodes of a cluster, as one of them lists them.
 
 use std::collections::HashMap;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cassandra_cpp::{CassErrorCode, CassResult, Consistency, LendingIterator as _};
-use tokio::net::lookup_host;
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -17,13 +15,9 @@ use super::ring::{Copies, Ring};
 use super::settings::Settings;
 use super::values::{bind, is_whole, rows};
 use crate::driver::backend::{Silence, Unanswered};
+use crate::driver::reach::addresses_of;
 use crate::fault::{ConnectFault, Fault};
 use crate::value::{Row, Value};
-
-/// Where a contact point names no port.
-const PORT: u16 = 9042;
-/// More nodes are not connected to.
-const MEMBERS_MAX: usize = 1_000;
 
 /// A node, as another one has it in its tables.
 pub(super) struct NodeRow {
@@ -55,7 +49,6 @@ pub(super) async fn nodes_by(
         others => others?,
     };
     nodes.extend(nodes_in(&others, None, at.port())?);
-    nodes.truncate(MEMBERS_MAX);
     Ok(nodes)
 }
 
@@ -197,16 +190,6 @@ pub(super) async fn resolved(
     };
     one_port(addresses.iter(), port)?;
     Ok((port, addresses.iter().map(SocketAddr::ip).collect()))
-}
-
-async fn addresses_of(point: &str) -> io::Result<Vec<SocketAddr>> {
-    match lookup_host(point).await {
-        Ok(found) => Ok(found.collect()),
-        Err(error) => match lookup_host((point, PORT)).await {
-            Ok(found) => Ok(found.collect()),
-            Err(_) => Err(error),
-        },
-    }
 }
 
 /// That all nodes listen on the same port: the library knows one.

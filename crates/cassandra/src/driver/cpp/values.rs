@@ -1,4 +1,4 @@
-//! Values and rows, as the library has them and as Fermata does.
+//! Conversion of values and rows.
 
 use std::sync::Arc;
 

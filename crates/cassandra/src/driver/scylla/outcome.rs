@@ -1,4 +1,4 @@
-//! What became of a request that got no result, and of a connection that was not made.
+//! The outcome of requests without a result, and of failed connections.
 
 use scylla::errors::{
     BrokenConnectionErrorKind, ConnectionError, ConnectionPoolError,

@@ -1,15 +1,12 @@
 //! Which node the library sends a request to.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use scylla::cluster::{ClusterState, NodeRef};
-use scylla::errors::RequestAttemptError;
 use scylla::policies::load_balancing::{
     DefaultPolicy, FallbackPlan, LoadBalancingPolicy, RoutingInfo,
 };
 use scylla::routing::Shard;
-use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::driver::preferred::Preferred;
@@ -73,7 +70,7 @@ impl LoadBalancingPolicy for PreferredFirst {
             .iter()
             .map(|(node, _)| (node.host_id, node.is_connected()))
             .collect();
-        match self.preferred.choose(&nodes, Instant::now()) {
+        match self.preferred.choose(&nodes) {
             Some(at) => Some((replicas[at].0, Some(replicas[at].1))),
             None => any(),
         }
@@ -85,22 +82,6 @@ impl LoadBalancingPolicy for PreferredFirst {
         cluster: &'a ClusterState,
     ) -> FallbackPlan<'a> {
         self.any.fallback(request, cluster)
-    }
-
-    fn on_request_success(&self, request: &RoutingInfo<'_>, latency: Duration, node: NodeRef<'_>) {
-        self.preferred.answered(node.host_id);
-        self.any.on_request_success(request, latency, node);
-    }
-
-    fn on_request_failure(
-        &self,
-        request: &RoutingInfo<'_>,
-        latency: Duration,
-        node: NodeRef<'_>,
-        error: &RequestAttemptError,
-    ) {
-        self.preferred.failed(node.host_id, Instant::now());
-        self.any.on_request_failure(request, latency, node, error);
     }
 
     fn name(&self) -> String {

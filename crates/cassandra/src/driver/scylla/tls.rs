@@ -1,4 +1,4 @@
-//! Encrypted connections to the nodes: which certificates are trusted, and what is shown to them.
+//! TLS to the nodes: trusted certificates, and our own.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Values and rows, as the driver has them and as this room does.
+//! Conversion of values and rows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

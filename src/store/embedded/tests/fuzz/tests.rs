@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::lock::ReplicaId;
-use crate::store::chance::any_state;
+use crate::store::tests::chance::any_state;
 use crate::store::{Cell, SessionRow};
 
 prop_compose! {

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use fermata_cassandra::{Row, Value};
 use uuid::Uuid;
 
-use super::codec::{self, First};
-use super::skip;
-use super::statements::{
+use super::super::codec::{self, First};
+use super::super::skip;
+use super::super::statements::{
     HAND_OVER_REQUEST_COLUMNS, REPLICA_COLUMNS, ROW_COLUMNS, SESSION_COLUMNS, SHARED_COLUMNS,
 };
-use super::{hand_over_requests, replicas, sessions};
+use super::super::{hand_over_requests, replicas, sessions};
 use crate::key::KeyState;
 use crate::lock::{ReplicaId, Seq};
 use crate::store::StoreError;

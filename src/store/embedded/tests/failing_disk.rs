@@ -8,9 +8,10 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 use super::faults::{Faults, ReadFault, SyncFault};
-use super::*;
 use crate::key::{Command, Decider, KeyState, NewEntry, decide};
 use crate::lock::{CoreLimits, Key, KeyId, Liveness, Mode, ReplicaId, TableName, Tag};
+use crate::store::embedded::file::FailingDisk;
+use crate::store::embedded::*;
 use crate::store::{Cell, DataStore, KeyStore, StoreHealth, Swap, Written};
 
 struct World {
@@ -23,7 +24,9 @@ fn open_on(directory: &TempDir, faults: Option<Faults>) -> EmbeddedStore {
     // No memory: every read asks the disk.
     let medium = Medium {
         cache_bytes: 0,
-        faults,
+        disk: faults.map(|faults| -> FailingDisk {
+            Arc::new(move |builder, file| builder.create_with_backend(faults.ended(file)?))
+        }),
     };
     EmbeddedStore::open_on(directory.path(), medium).unwrap()
 }
@@ -213,7 +216,7 @@ async fn a_conflict_with_a_lost_change_is_not_told() {
         };
         let before = tokio::spawn(async move { writer.store.write_data(&id("k"), cell).await });
         let until_waiting = |jobs| {
-            while world.store.queue.capacity() != QUEUE_JOBS_MAX - jobs {
+            while world.store.queue.capacity() != JOBS_MAX - jobs {
                 thread::sleep(Duration::from_millis(1));
             }
         };

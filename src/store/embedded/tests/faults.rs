@@ -9,7 +9,7 @@ use redb::StorageBackend;
 
 /// What the disk shall do, shared by all files that are opened on it one after the other.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Faults(Arc<Mutex<Plan>>);
+pub(in crate::store::embedded) struct Faults(Arc<Mutex<Plan>>);
 
 #[derive(Debug, Default)]
 struct Plan {
@@ -25,13 +25,13 @@ struct Plan {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum SyncFault {
+pub(in crate::store::embedded) enum SyncFault {
     Lost,
     Kept,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum ReadFault {
+pub(in crate::store::embedded) enum ReadFault {
     Error,
     Panic,
 }
@@ -49,45 +49,52 @@ impl Faults {
         self.0.lock().unwrap()
     }
 
-    pub(super) fn ended(&self, file: File) -> Result<FaultyDisk, redb::DatabaseError> {
+    pub(in crate::store::embedded) fn ended(
+        &self,
+        file: File,
+    ) -> Result<FaultyDisk, redb::DatabaseError> {
         Ok(FaultyDisk {
             file,
             faults: self.clone(),
         })
     }
 
-    pub(super) fn full_after(&self, writes: u64) {
+    pub(in crate::store::embedded) fn full_after(&self, writes: u64) {
         self.plan().writes_left = Some(writes);
     }
 
-    pub(super) fn has_room(&self) {
+    pub(in crate::store::embedded) fn has_room(&self) {
         self.plan().writes_left = None;
     }
 
-    pub(super) fn fail_sync_after(&self, syncs: u64, fault: SyncFault) {
+    pub(in crate::store::embedded) fn fail_sync_after(&self, syncs: u64, fault: SyncFault) {
         self.plan().sync = Some((syncs, fault));
     }
 
     /// Nothing moves on the disk while `work` runs.
-    pub(super) fn standing_still<T>(&self, work: impl FnOnce() -> T) -> T {
+    pub(in crate::store::embedded) fn standing_still<T>(&self, work: impl FnOnce() -> T) -> T {
         let _plan = self.plan();
         work()
     }
 
-    pub(super) fn fail_reads(&self, fault: Option<ReadFault>) {
+    pub(in crate::store::embedded) fn fail_reads(&self, fault: Option<ReadFault>) {
         self.plan().read = fault;
     }
 
-    pub(super) fn cut_power_after(&self, writes: u64) {
+    pub(in crate::store::embedded) fn cut_power_after(&self, writes: u64) {
         self.plan().power_left = Some(writes);
     }
 
-    pub(super) fn power_is_cut(&self) -> bool {
+    pub(in crate::store::embedded) fn power_is_cut(&self) -> bool {
         self.plan().power_left == Some(0)
     }
 
     /// What the disk has once power is back: of what was not synced any part, in any order.
-    pub(super) fn lose_unsynced(&self, file: &File, mut random: impl FnMut() -> u64) {
+    pub(in crate::store::embedded) fn lose_unsynced(
+        &self,
+        file: &File,
+        mut random: impl FnMut() -> u64,
+    ) {
         let writes = std::mem::take(&mut self.plan().unsynced);
         for write in writes.iter().rev() {
             file.write_all_at(&write.before, write.offset).unwrap();
@@ -105,7 +112,7 @@ impl Faults {
 }
 
 #[derive(Debug)]
-pub(super) struct FaultyDisk {
+pub(in crate::store::embedded) struct FaultyDisk {
     file: File,
     faults: Faults,
 }

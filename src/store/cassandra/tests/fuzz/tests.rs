@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::store::chance::any_state;
+use crate::store::tests::chance::any_state;
 
 proptest! {
     #[test]

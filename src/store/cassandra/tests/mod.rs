@@ -1,0 +1,3 @@
+//! The promises of the rows that are read, for tests and fuzzing.
+
+pub(crate) mod fuzz;

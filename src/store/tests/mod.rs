@@ -1,0 +1,3 @@
+//! Parts that the tests of every store share.
+
+pub(super) mod chance;
