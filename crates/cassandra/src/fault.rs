@@ -37,9 +37,6 @@ pub enum Fault {
 impl Fault {
     /// Whether it may have taken effect, or may yet.
     pub fn is_unknown(&self) -> bool {
-        match self {
-            Fault::Refused(_) | Fault::NotStarted(_) => false,
-            Fault::Unknown(_) => true,
-        }
+        matches!(self, Fault::Unknown(_))
     }
 }

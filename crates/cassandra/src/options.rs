@@ -68,10 +68,7 @@ pub enum DriverKind {
 impl DriverKind {
     /// Whether this program was built with it.
     pub fn is_built_in(self) -> bool {
-        match self {
-            DriverKind::Scylla => true,
-            DriverKind::CassandraCpp => cfg!(feature = "cassandra-cpp"),
-        }
+        self == DriverKind::Scylla || cfg!(feature = "cassandra-cpp")
     }
 }
 

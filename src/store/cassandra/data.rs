@@ -21,11 +21,10 @@ impl DataStore for CassandraStore {
         let Some(mut row) = rows.into_iter().next() else {
             return Ok(None);
         };
-        let value = row.blob("value")?;
-        let deleted = row.boolean("deleted")?.unwrap_or(false);
-        let Some(value) = value else {
+        let Some(value) = row.blob("value")? else {
             return Ok(None);
         };
+        let deleted = row.boolean("deleted")?.unwrap_or(false);
         let timestamp = number(present(row.bigint("written")?, "written")?)?;
         Ok(Some(Cell {
             value: (!deleted).then_some(value),

@@ -137,11 +137,8 @@ impl CassandraStore {
     pub(super) async fn fence_floor_of_keyspace(&self) -> Result<u64, StoreError> {
         let rows = self.ask(Cql::FenceFloor, &[Value::text(FENCE_PART)]).await;
         let row = rows.map_err(StoreError::from)?.into_iter().next();
-        let floor = match row {
-            Some(mut row) => row.bigint("fence_floor")?,
-            None => None,
-        };
-        let floor = floor.unwrap_or(0);
+        let floor = row.map(|mut row| row.bigint("fence_floor")).transpose()?;
+        let floor = floor.flatten().unwrap_or(0);
         u64::try_from(floor)
             .map_err(|_| StoreError::Damaged(format!("the floor of fences is {floor}")))
     }
