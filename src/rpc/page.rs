@@ -183,6 +183,6 @@ mod tests {
         let small = Table::default();
         let (page, is_cut) = fill([table.clone(), table.clone(), small].into_iter(), 9);
         assert_eq!((page.len(), is_cut), (1, true), "no entry may be left out");
-        assert_eq!(fill([table].into_iter(), 9).1, false);
+        assert!(!fill([table].into_iter(), 9).1);
     }
 }

@@ -1,6 +1,5 @@
 //! The calls of other replicas: served here, or answered with the home. Never forwarded.
 
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -470,22 +469,15 @@ impl Peer for PeerRpc {
             Err(unable) => Outcome::Unable(unable),
             Ok(()) => {
                 let session = Uuid::from_slice(&ask.session).unwrap_or(Uuid::nil());
-                let renew = self.engine.renew_kept(SessionId(session));
+                let renew = async { Ok(self.engine.renew_kept(SessionId(session)).await) };
                 let answer_by = deadline.answer_within(self.limits.call_max());
-                renewed(by(answer_by, within_result(renew)).await?)
+                renewed(by(answer_by, renew).await?)
             }
         };
         Ok(Response::new(RenewSessionResponse {
             outcome: Some(outcome),
         }))
     }
-}
-
-/// An engine's refusal is an answer here.
-async fn within_result<T>(
-    call: impl Future<Output = Result<T, EngineError>>,
-) -> Result<Result<T, EngineError>, Status> {
-    Ok(call.await)
 }
 
 fn renewed(
