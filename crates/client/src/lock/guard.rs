@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::task::JoinHandle;
 
 use super::held_lock::HeldLock;
-use crate::calls::answer::{GrantedValue, Mutation, Value};
+use crate::calls::answer::{Mutation, Value};
 use crate::calls::client::{Client, Tries};
 use crate::calls::error::{CriticalError, ReleaseError};
 use crate::calls::fault::{Fault, ServerError};
@@ -18,10 +18,6 @@ use crate::clock::Moment;
 use crate::lease::kept::Lease;
 use crate::lease::session::Session;
 use crate::secret_text::Shown;
-
-/// The time for a release without its write, after that write has failed and before the failure is told: the process may end
-/// then.
-const RELEASE_AFTER_PUT_MAX: Duration = Duration::from_secs(2);
 
 /// A lock that is held, and kept alive in the background, until this is released or dropped.
 ///
@@ -36,7 +32,7 @@ pub struct LockGuard {
     held: bool,
     /// Keeps the session open for as long as one of its locks is held.
     session: Option<Session>,
-    value: GrantedValue,
+    value: Option<Value>,
 }
 
 /// The status of a guard.
@@ -85,7 +81,7 @@ impl LockGuard {
         lease: Arc<Lease>,
         grant: (String, u64),
         promise: Promise,
-        value: GrantedValue,
+        value: Option<Value>,
     ) -> LockGuard {
         let own_lease = session.is_none();
         let held_lock = HeldLock::new(client, lease, own_lease, grant, promise);
@@ -165,7 +161,7 @@ impl LockGuard {
     /// after it was granted, and this library asks until it is so. Before, such a crash ends it
     /// ([`LostReason::NoLongerKept`]), and its validity is some seconds.
     pub fn durable(&self) -> bool {
-        self.held_lock.by_memory().is_none()
+        self.held_lock.is_durable()
     }
 
     /// The TTL in force.
@@ -189,7 +185,7 @@ impl LockGuard {
     /// [`LockRequest::read_value`](crate::LockRequest::read_value) asked for it. It costs no call, and does not change with
     /// what is written under this lock, by this guard or by others that have its lockRef.
     pub fn granted_value(&self) -> Option<&Value> {
-        self.value.0.as_ref()
+        self.value.as_ref()
     }
 
     /// Reads the value of the key: what the last acknowledged write of any holder left.
@@ -231,34 +227,10 @@ impl LockGuard {
         self.end(None).await
     }
 
-    /// Writes a last value, or deletes it, and gives the lock back, in one call. Where the write is refused, or no
-    /// server does it in time, the lock is given back without it before the error is told: the guard is gone either
-    /// way. To go on with the lock after a refused write, use [`LockGuard::put`].
+    /// Writes a last value, or deletes it, and gives the lock back, in one call. Where the write is refused, or no server does it
+    /// in time, the lock is given back without it in the background: the guard is gone either way. To go on with the lock after a refused write, use [`LockGuard::put`].
     pub async fn release_with(mut self, mutation: Mutation) -> Result<(), ReleaseError> {
-        let ended = self.end(Some(mutation)).await;
-        match &ended {
-            // Of a lock that is lost the server is told in the background.
-            Ok(()) | Err(ReleaseError::Lost(_)) => {}
-            Err(_) if self.held => self.release_without_put().await,
-            Err(_) => {}
-        }
-        ended
-    }
-
-    /// One last try, so that the lock is not held for its TTL if the process ends now. Dropping the guard goes on trying.
-    async fn release_without_put(&mut self) {
-        let lock_ref = self.held_lock.grants.present().lock_ref;
-        let client = &self.held_lock.client;
-        let (sent, numbers) = (SentWrite::default(), &self.held_lock.grants.call_numbers);
-        let tries = Tries::For(RELEASE_AFTER_PUT_MAX);
-        match client
-            .release_raw(&lock_ref, None, &sent, numbers, tries)
-            .await
-        {
-            Ok(_) => self.held = false,
-            Err(status) if Fault::new(&status).ended().is_ok() => self.held = false,
-            Err(status) => tracing::debug!(code = ?status.code(), "not released yet"),
-        }
+        self.end(Some(mutation)).await
     }
 
     async fn end(&mut self, put: Option<Mutation>) -> Result<(), ReleaseError> {
@@ -266,7 +238,7 @@ impl LockGuard {
         let _turn = held_lock.turn.lock().await;
         // The watch would take this release for a loss.
         self.monitor.abort();
-        if let Some(lost) = held_lock.lost_now() {
+        if let Err(lost) = held_lock.validity() {
             // Dropped with `held`: the server is told in the background, for those who wait behind.
             return Err(ReleaseError::Lost(lost));
         }
