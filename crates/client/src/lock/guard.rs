@@ -19,6 +19,10 @@ use crate::lease::kept::Lease;
 use crate::lease::session::Session;
 use crate::secret_text::Shown;
 
+/// The time for a release without its write, after that write has failed and before the failure is told: the process may end
+/// then.
+const RELEASE_AFTER_PUT_MAX: Duration = Duration::from_secs(2);
+
 /// A lock that is held, and kept alive in the background, until this is released or dropped.
 ///
 /// **Hand [`LockGuard::fencing_token`] to whatever the lock protects**, and let that refuse a token below
@@ -227,10 +231,34 @@ impl LockGuard {
         self.end(None).await
     }
 
-    /// Writes a last value, or deletes it, and gives the lock back, in one call. Where the write is refused, or no server does it
-    /// in time, the lock is given back without it in the background: the guard is gone either way. To go on with the lock after a refused write, use [`LockGuard::put`].
+    /// Writes a last value, or deletes it, and gives the lock back, in one call. Where the write is refused, or no
+    /// server does it in time, the lock is given back without it before the error is told: the guard is gone either
+    /// way. To go on with the lock after a refused write, use [`LockGuard::put`].
     pub async fn release_with(mut self, mutation: Mutation) -> Result<(), ReleaseError> {
-        self.end(Some(mutation)).await
+        let ended = self.end(Some(mutation)).await;
+        match &ended {
+            // Of a lock that is lost the server is told in the background.
+            Ok(()) | Err(ReleaseError::Lost(_)) => {}
+            Err(_) if self.held => self.release_without_put().await,
+            Err(_) => {}
+        }
+        ended
+    }
+
+    /// One last try, so that the lock is not held for its TTL if the process ends now. Dropping the guard goes on trying.
+    async fn release_without_put(&mut self) {
+        let lock_ref = self.held_lock.grants.present().lock_ref;
+        let client = &self.held_lock.client;
+        let (sent, numbers) = (SentWrite::default(), &self.held_lock.grants.call_numbers);
+        let tries = Tries::For(RELEASE_AFTER_PUT_MAX);
+        match client
+            .release_raw(&lock_ref, None, &sent, numbers, tries)
+            .await
+        {
+            Ok(_) => self.held = false,
+            Err(status) if Fault::new(&status).ended().is_ok() => self.held = false,
+            Err(status) => tracing::debug!(code = ?status.code(), "not released yet"),
+        }
     }
 
     async fn end(&mut self, put: Option<Mutation>) -> Result<(), ReleaseError> {
