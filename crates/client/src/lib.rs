@@ -63,8 +63,7 @@ pub use calls::client::Client;
 pub use calls::error::{
     CallError, CreateError, CriticalError, LockError, ReleaseError, SessionError, WaitError,
 };
-pub use calls::fault::{FieldViolation, ServerError};
-pub use calls::last_failure::WaitFailure;
+pub use calls::fault::{ServerError, WaitFailure};
 pub use calls::lost::{Lost, LostReason};
 pub use calls::request::{LockRequest, SessionRequest};
 pub use clock::{BootClock, Clock, Moment};
@@ -74,9 +73,9 @@ pub use lock::entry::QueueEntry;
 pub use lock::guard::{GuardState, LockGuard};
 pub use lock::progress::Progress;
 pub use secret_text::public_part;
-pub use transport::call_metadata::CallMetadata;
+pub use transport::call_metadata::{CallMetadata, InvalidZone, Zone};
 pub use transport::endpoint::{ConnectError, Dialer};
-pub use transport::options::{ClientOptions, InvalidZone, Zone};
+pub use transport::options::ClientOptions;
 pub use transport::pipeline::{Answering, Call, Pipeline};
 pub use transport::tls::Tls;
 pub use transport::token::{InvalidToken, Token};

@@ -4,6 +4,7 @@ use std::mem::take;
 
 use bytes::Bytes;
 use fermata_proto as proto;
+use parking_lot::Mutex;
 use tonic::{Response, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -22,19 +23,15 @@ const PAGE_SIZE: i32 = 500;
 impl Client {
     /// The tables that the server serves, by name.
     pub async fn list_tables(&self) -> Result<Vec<proto::Table>, CallError> {
-        let list = |attempt: Attempt, page_size, page_token| async move {
+        self.pages(usize::MAX, |attempt, page_size, page_token| async move {
             let request = attempt.request(proto::ListTablesRequest {
                 page_size,
                 page_token,
             });
-            attempt.admin().list_tables(request).await
-        };
-        let (tables, _) = self
-            .pages(usize::MAX, list, |page| {
-                (take(&mut page.tables), take(&mut page.next_page_token))
-            })
-            .await?;
-        Ok(tables)
+            let page = attempt.admin().list_tables(request).await?;
+            Ok(page.map(|page| (page.tables, page.next_page_token)))
+        })
+        .await
     }
 
     /// Keys that are held or waited for, in the order of their bytes, `limit` at most.
@@ -45,7 +42,7 @@ impl Client {
         contended: bool,
         limit: usize,
     ) -> Result<Vec<proto::LockSummary>, CallError> {
-        let list = |attempt: Attempt, page_size, page_token| async move {
+        self.pages(limit, |attempt, page_size, page_token| async move {
             let request = attempt.request(proto::ListLocksRequest {
                 table: table.to_owned(),
                 page_size,
@@ -53,14 +50,10 @@ impl Client {
                 key_prefix: key_prefix.to_owned(),
                 contended,
             });
-            attempt.admin().list_locks(request).await
-        };
-        let (locks, _) = self
-            .pages(limit, list, |page| {
-                (take(&mut page.locks), take(&mut page.next_page_token))
-            })
-            .await?;
-        Ok(locks)
+            let page = attempt.admin().list_locks(request).await?;
+            Ok(page.map(|page| (page.locks, page.next_page_token)))
+        })
+        .await
     }
 
     /// The queue of one key, with `limit` waiters at most.
@@ -70,68 +63,61 @@ impl Client {
         key: &str,
         limit: usize,
     ) -> Result<proto::DescribeLockResponse, CallError> {
-        let list = |attempt: Attempt, page_size, page_token| async move {
+        let described = &Mutex::new(proto::DescribeLockResponse::default());
+        let waiters = self.pages(limit, |attempt, page_size, page_token| async move {
             let request = attempt.request(proto::DescribeLockRequest {
                 key: key.to_owned(),
                 table: table.to_owned(),
                 page_size,
                 page_token,
             });
-            attempt.admin().describe_lock(request).await
-        };
-        let (waiters, last) = self
-            .pages(limit, list, |page| {
-                (take(&mut page.waiters), take(&mut page.next_page_token))
-            })
-            .await?;
-        Ok(proto::DescribeLockResponse { waiters, ..last })
+            let page = attempt.admin().describe_lock(request).await?;
+            Ok(page.map(|mut page| {
+                let waiters = (take(&mut page.waiters), take(&mut page.next_page_token));
+                *described.lock() = page;
+                waiters
+            }))
+        });
+        let waiters = waiters.await?;
+        let described = take(&mut *described.lock());
+        Ok(proto::DescribeLockResponse {
+            waiters,
+            ..described
+        })
     }
 
     /// The open sessions, `limit` at most.
     pub async fn list_sessions(&self, limit: usize) -> Result<Vec<proto::SessionInfo>, CallError> {
-        let list = |attempt: Attempt, page_size, page_token| async move {
+        self.pages(limit, |attempt, page_size, page_token| async move {
             let request = attempt.request(proto::ListSessionsRequest {
                 page_size,
                 page_token,
             });
-            attempt.admin().list_sessions(request).await
-        };
-        let (sessions, _) = self
-            .pages(limit, list, |page| {
-                (take(&mut page.sessions), take(&mut page.next_page_token))
-            })
-            .await?;
-        Ok(sessions)
+            let page = attempt.admin().list_sessions(request).await?;
+            Ok(page.map(|page| (page.sessions, page.next_page_token)))
+        })
+        .await
     }
 
     /// The replicas of the service.
     pub async fn list_replicas(&self) -> Result<Vec<proto::ReplicaInfo>, CallError> {
-        let list = |attempt: Attempt, page_size, page_token| async move {
+        self.pages(usize::MAX, |attempt, page_size, page_token| async move {
             let request = attempt.request(proto::ListReplicasRequest {
                 page_size,
                 page_token,
             });
-            attempt.admin().list_replicas(request).await
-        };
-        let (replicas, _) = self
-            .pages(usize::MAX, list, |page| {
-                (take(&mut page.replicas), take(&mut page.next_page_token))
-            })
-            .await?;
-        Ok(replicas)
+            let page = attempt.admin().list_replicas(request).await?;
+            Ok(page.map(|page| (page.replicas, page.next_page_token)))
+        })
+        .await
     }
 
-    /// The first `limit` items of a listing, and its last page without them. `list` asks for a page of this size, by its token;
-    /// `items` takes its items, and the token of the next page.
-    async fn pages<P, T, F, Fut>(
-        &self,
-        limit: usize,
-        list: F,
-        items: fn(&mut P) -> (Vec<T>, String),
-    ) -> Result<(Vec<T>, P), CallError>
+    /// The first `limit` items of a listing. `list` asks for a page of this size, by its token, and returns its items, and the
+    /// token of the next page.
+    async fn pages<T, F, Fut>(&self, limit: usize, list: F) -> Result<Vec<T>, CallError>
     where
         F: Fn(Attempt, i32, String) -> Fut,
-        Fut: Future<Output = Result<Response<P>, Status>>,
+        Fut: Future<Output = Result<Response<(Vec<T>, String)>, Status>>,
     {
         let mut all = Vec::new();
         let mut token = String::new();
@@ -141,13 +127,12 @@ impl Client {
             let answer = self
                 .call(|attempt| list(attempt, size, token.clone()))
                 .await;
-            let mut page = answer.map_err(|status| Fault::new(&status))?.message;
-            let (further, next) = items(&mut page);
-            all.extend(further);
+            let (items, next) = answer.map_err(|status| Fault::new(&status))?.message;
+            all.extend(items);
             token = next;
             if token.is_empty() || all.len() >= limit {
                 all.truncate(limit);
-                return Ok((all, page));
+                return Ok(all);
             }
         }
     }

@@ -27,27 +27,15 @@ pub enum LockStatus {
 /// A value as read: `None` where the key has none.
 pub type Value = Option<Bytes>;
 
-/// What an answer of HELD brought with it.
-#[derive(Clone)]
-pub(crate) struct GrantedValue(pub(crate) Option<Value>);
-
-impl GrantedValue {
-    /// What the answer has, if it is HELD and the value was asked for.
-    pub(crate) fn of(status: LockStatus, read: bool, value: Bytes, exists: bool) -> GrantedValue {
-        let is_held = matches!(status, LockStatus::Held { .. });
-        GrantedValue((is_held && read).then_some(exists.then_some(value)))
-    }
-}
-
-impl std::fmt::Debug for GrantedValue {
-    /// Values are never shown: they may be secrets.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.0 {
-            Some(Some(value)) => write!(f, "{} bytes", value.len()),
-            Some(None) => f.write_str("no value"),
-            None => f.write_str("not read"),
-        }
-    }
+/// The value in an answer, if it is HELD and the value was asked for.
+pub(crate) fn granted_value(
+    status: LockStatus,
+    read: bool,
+    value: Bytes,
+    exists: bool,
+) -> Option<Value> {
+    let is_held = matches!(status, LockStatus::Held { .. });
+    (is_held && read).then_some(exists.then_some(value))
 }
 
 /// What a write leaves.
@@ -96,13 +84,13 @@ pub struct Created {
     /// The TTL in force.
     pub ttl: Duration,
     pub(crate) promise: Promise,
-    pub(crate) value: GrantedValue,
+    pub(crate) value: Option<Value>,
 }
 
 impl Created {
     /// The value of the key, where it is held and [`LockRequest::read_value`](crate::LockRequest::read_value) asked for it.
     pub fn value(&self) -> Option<&Value> {
-        self.value.0.as_ref()
+        self.value.as_ref()
     }
 
     /// Until when the lockRef is safe from expiry.
@@ -125,7 +113,7 @@ pub struct Acquired {
     /// Its status.
     pub status: LockStatus,
     pub(crate) promise: Promise,
-    pub(crate) value: GrantedValue,
+    pub(crate) value: Option<Value>,
 }
 
 impl Acquired {
@@ -160,16 +148,14 @@ impl Renewed {
     }
 }
 
+// Values, and the texts that let their bearer act, are never shown.
+
 impl std::fmt::Debug for Created {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Created")
             .field("entry", &Shown(&self.lock_ref))
             .field("status", &self.status)
-            .field("session", &Shown(&self.session))
-            .field("ttl", &self.ttl)
-            .field("promise", &self.promise)
-            .field("value", &self.value)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
@@ -178,9 +164,7 @@ impl std::fmt::Debug for Acquired {
         f.debug_struct("Acquired")
             .field("entry", &Shown(&self.lock_ref))
             .field("status", &self.status)
-            .field("promise", &self.promise)
-            .field("value", &self.value)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
@@ -189,8 +173,6 @@ impl std::fmt::Debug for Renewed {
         f.debug_struct("Renewed")
             .field("session", &Shown(&self.session))
             .field("ttl", &self.ttl)
-            .field("disconnect_grace", &self.disconnect_grace)
-            .field("validity", &self.validity)
-            .finish()
+            .finish_non_exhaustive()
     }
 }

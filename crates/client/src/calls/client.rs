@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use fermata_proto::lock_admin_client::LockAdminClient;
 use fermata_proto::lock_service_client::LockServiceClient;
 use tokio::runtime::Handle;
@@ -14,15 +13,16 @@ use tonic::{Code, Request, Response, Status};
 use tonic_health::pb::health_client::HealthClient;
 
 use super::background::Background;
-use super::fault::ServerError;
+use super::fault::{LastFailure, ServerError};
 use super::homes::{self, Homes};
-use super::last_failure::LastFailure;
 use super::validity::{Promise, Validity};
 use super::wire::from_wire;
 use crate::clock::{BootClock, Clock, Moment};
 use crate::transport::connections::{Connections, LongCallPermit, LongCallStream};
 use crate::transport::endpoint::{Connect, ConnectError};
-use crate::transport::local_status::{causes, is_of_deadline, no_answer_within, rounded};
+use crate::transport::local_status::{
+    causes, in_other_words, is_of_deadline, no_answer_within, rounded,
+};
 use crate::transport::not_grpc;
 use crate::transport::options::ClientOptions;
 use crate::transport::pipeline::{ANSWER_BYTES_MAX, Call, Opener, Pipeline};
@@ -67,13 +67,8 @@ fn of_all_attempts(status: Status, total: Duration, took: Duration) -> Status {
         Code::DeadlineExceeded => no_answer_within(total),
         _ => {
             let words = format!("{} (tried for {})", status.message(), rounded(took));
-            let details = Bytes::copy_from_slice(status.details());
-            let metadata = status.metadata().clone();
-            let mut tried =
-                Status::with_details_and_metadata(status.code(), words, details, metadata);
-            // By it a call that did not come through differs from one that was answered.
-            tried.set_source(Arc::new(status));
-            tried
+            // With a source: a call that did not come through differs by it from one that was answered.
+            in_other_words(status, words)
         }
     }
 }
@@ -313,8 +308,7 @@ impl Client {
         };
         let home = shared.connections.at_address(address);
         let other = home.filter(|at| *at != shared.connections.current());
-        let term = homes::term(response.metadata());
-        shared.homes.note(key, other, term);
+        shared.homes.note(key, other);
     }
 
     /// Goes on to the next endpoint, unless another call has left `failed` already.
@@ -402,9 +396,7 @@ impl Client {
         if let Some(why) = refused_certificate(&cause) {
             words.push_str(&format!(" ({why})"));
         }
-        let mut named = Status::new(status.code(), words);
-        named.set_source(Arc::new(status));
-        named
+        in_other_words(status, words)
     }
 
     /// Attempts of `op` at the home of this key.
@@ -472,17 +464,6 @@ impl Client {
     /// Runs work in the background, in the runtime that the client was made in, from any thread. Once that runtime has ended
     /// the work is left undone: TTLs see to it.
     pub(crate) fn in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let undone = self.shared.background.begin();
-        self.shared.runtime.spawn(async move {
-            work.await;
-            drop(undone);
-        });
-    }
-
-    /// Returns once nothing is given back in the background any more, by this client or a clone of it: locks, entries and sessions
-    /// that were dropped, or whose release was not answered. Each is tried until a server says what became of it, or refuses it
-    /// for good, or it has ended by itself. For a process that is about to end, and with it that work; its caller bounds it.
-    pub async fn given_back(&self) {
-        self.shared.background.done().await;
+        self.shared.runtime.spawn(work);
     }
 }

@@ -6,7 +6,7 @@ use fermata_proto as proto;
 use tonic::Status;
 use uuid::Uuid;
 
-use super::answer::{Acquired, Created, GrantedValue, LockStatus, Mutation};
+use super::answer::{Acquired, Created, LockStatus, Mutation, granted_value};
 use super::call_numbers::CallNumbers;
 use super::client::{Answer, Attempt, Client, Tries};
 use super::error::{CreateError, ReleaseError, WaitError};
@@ -69,7 +69,7 @@ impl Client {
             session: message.session,
             ttl: from_wire(message.ttl),
             promise,
-            value: GrantedValue::of(status, read, message.value, message.exists),
+            value: granted_value(status, read, message.value, message.exists),
         })
     }
 
@@ -183,7 +183,7 @@ fn acquired(
         status,
         lock_ref: message.lock_ref,
         promise,
-        value: GrantedValue::of(status, read_value, message.value, message.exists),
+        value: granted_value(status, read_value, message.value, message.exists),
     })
 }
 

@@ -1,4 +1,4 @@
-//! Why an operation failed: one enum per operation, each variant something else for the caller to do.
+//! The errors of the operations: one enum per operation, each variant for another thing that the caller can do.
 
 use super::fault::{Fault, ServerError};
 use super::lost::{Lost, LostReason};
@@ -92,8 +92,8 @@ pub enum LockError {
     Wait(#[from] WaitError),
 }
 
-/// Why a read or write under the lock failed. After a write, all variants but `Invalid`, `Limit`, `Denied`, `Unavailable`,
-/// `Overtaken` leave open whether it took effect; while the lock is held, write again before reading.
+/// Why a read or write under the lock failed. A write was not done with `Invalid`, `Limit`, `Denied`, `Unavailable` and
+/// `Overtaken`. With all others it may have been done: while the lock is held, write again before reading.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CriticalError {
     /// The lock is lost. Stop; what was written without an `Ok` may or may not have taken effect.
@@ -114,13 +114,13 @@ pub enum CriticalError {
     /// The lock was taken over again while this call asked for its grant. Repeat the call.
     #[error("the lock was taken over by another replica: {0}")]
     Superseded(#[source] ServerError),
-    /// Other processes that have the lockRef call under it at the same time, and each time went first. Nothing was done by this
-    /// call: repeat it.
+    /// Other processes with the lockRef called under it at the same time, and each time went first. This call did nothing: repeat
+    /// it.
     #[error("other processes use this lockRef as well, and went first; nothing was done: {0}")]
     Overtaken(#[source] ServerError),
-    /// An attempt of this write may have taken effect: time was up before an answer, or repeating it was refused, as after a
-    /// take-over, when somebody else with this lockRef may have written since. Nothing is known of a loss of the lock: read
-    /// the value, or write again what is to stand.
+    /// An attempt of this write may have taken effect: time was up before an answer, or its repeat was refused, as after a
+    /// take-over, since another process with this lockRef may have written meanwhile. The lock may be held still: read the
+    /// value, or write again.
     #[error("the write may or may not have taken effect: {0}")]
     WriteUnknown(#[source] ServerError),
     /// The server failed. Its words are all there is.
@@ -143,13 +143,13 @@ impl CriticalError {
 
 from_fault!(CriticalError: Ended => Lost, NotFound => Lost, Superseded => Superseded, Overtaken => Overtaken);
 
-/// Why a release failed. Where it carried a write, whether that took effect is unknown, but for `Invalid`, `Limit`, `Denied` and
-/// `Unavailable`: then it did not. The lock was given back without it, or is tried to be in the background until it has ended:
-/// with its session, or outside of one after its TTL.
+/// Why a release failed. The write that it carried was not done with `Invalid`, `Limit`, `Denied` and `Unavailable`; else it may
+/// have been. The lock is given back without it in the background. That is tried until the lock has ended: with its session, or
+/// outside of one after its TTL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
-    /// It had ended before, other than by this release: what was done under it may have been overtaken. Where the
-    /// reason is RELEASED somebody else released it before the carried write, which was not written.
+    /// It had ended before, other than by this release: a later holder may have followed. With the reason RELEASED another process
+    /// released it before the carried write, which was not done.
     #[error("the lock was lost before it was released: {0}")]
     Lost(#[source] Lost),
     /// The carried write is malformed, or its value too large.
@@ -161,11 +161,11 @@ pub enum ReleaseError {
     /// Not allowed, or not known.
     #[error("not allowed: {0}")]
     Denied(#[source] ServerError),
-    /// No server could do it in time. It is tried further in the background, without the write, which did not take effect.
+    /// No server could do it in time. It is tried further in the background, without the write, which was not done.
     #[error("no server could do it in time: {0}")]
     Unavailable(#[source] ServerError),
-    /// An attempt may have written the carried value, and repeating it was refused, as after a take-over, or where it is
-    /// released by now; or time was up. If it is not released yet, it is in the background, without the write.
+    /// An attempt may have written the carried value: time was up, or its repeat was refused, as after a take-over, or where the
+    /// lock is released by now. If it is not released yet, that is tried further in the background, without the write.
     #[error("the write may or may not have taken effect: {0}")]
     WriteUnknown(#[source] ServerError),
     /// The server failed. Its words are all there is.

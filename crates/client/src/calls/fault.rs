@@ -1,13 +1,15 @@
 //! The errors that servers answer with, and their meaning for a lockRef.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fermata_proto::EndReason;
+use parking_lot::Mutex;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-use super::lost::{Lost, LostReason};
+use super::lost::{Lost, LostReason, with_reason};
 use crate::transport::retry::{Verdict, judge, retry_delay};
 
 /// The error that a server answered with, or that stands for the lack of an answer.
@@ -15,23 +17,12 @@ use crate::transport::retry::{Verdict, judge, retry_delay};
 pub struct ServerError {
     /// The gRPC status code.
     pub code: Code,
-    /// The server's words.
+    /// The server's words, with the wrong fields of the request (`google.rpc.BadRequest`).
     pub message: String,
     /// The machine-readable reason (`google.rpc.ErrorInfo`), empty where there is none.
     pub reason: String,
-    /// The wrong fields of the request (`google.rpc.BadRequest`).
-    pub fields: Vec<FieldViolation>,
     /// The time to wait before a repeat (`google.rpc.RetryInfo`).
     pub retry_after: Option<Duration>,
-}
-
-/// One wrong field of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FieldViolation {
-    /// The field's name in the contract.
-    pub field: String,
-    /// The fault.
-    pub description: String,
 }
 
 impl ServerError {
@@ -43,24 +34,24 @@ impl ServerError {
     pub const GRANT_SUPERSEDED: &str = "GRANT_SUPERSEDED";
 
     pub(crate) fn new(status: &Status) -> ServerError {
-        let fields = status
-            .get_details_bad_request()
-            .map_or_else(Vec::new, |bad| {
-                let violations = bad.field_violations.into_iter();
-                violations
-                    .map(|violation| FieldViolation {
-                        field: violation.field,
-                        description: violation.description,
-                    })
-                    .collect()
-            });
+        let info = status.get_details_error_info();
+        let reason = info.map_or_else(String::new, |info| info.reason);
+        let mut message = match (status.message(), &*reason) {
+            ("", "") => status.code().description().to_owned(),
+            ("", reason) => reason.to_owned(),
+            (message, _) => message.to_owned(),
+        };
+        let bad = status.get_details_bad_request();
+        for wrong in bad.into_iter().flat_map(|bad| bad.field_violations) {
+            // The message often says the same in other words; then once is enough.
+            if !message.contains(&wrong.description) {
+                message.push_str(&format!("; {}: {}", wrong.field, wrong.description));
+            }
+        }
         ServerError {
             code: status.code(),
-            message: status.message().to_owned(),
-            reason: status
-                .get_details_error_info()
-                .map_or_else(String::new, |info| info.reason),
-            fields,
+            message,
+            reason,
             retry_after: retry_delay(status),
         }
     }
@@ -73,7 +64,6 @@ impl From<Lost> for ServerError {
             code: Code::FailedPrecondition,
             message: lost.detail,
             reason: lost.reason.as_str().to_owned(),
-            fields: Vec::new(),
             retry_after: None,
         }
     }
@@ -89,26 +79,46 @@ impl From<ServerError> for Lost {
 
 impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.message.is_empty(), self.reason.is_empty()) {
-            (false, _) => f.write_str(&self.message)?,
-            (true, false) => f.write_str(&self.reason)?,
-            (true, true) => f.write_str(self.code.description())?,
-        }
-        for violation in &self.fields {
-            // The message often says the same in other words; then once is enough.
-            if !self.message.contains(&violation.description) {
-                write!(f, "; {}: {}", violation.field, violation.description)?;
-            }
-        }
-        // The name that `fermata explain`, and the contract, have for it.
-        match self.message.is_empty() || self.reason.is_empty() {
-            true => Ok(()),
-            false => write!(f, " ({})", self.reason),
-        }
+        with_reason(f, &self.message, &self.reason)
     }
 }
 
 impl std::error::Error for ServerError {}
+
+/// The failure of the last attempt; nothing once a later one succeeded.
+#[derive(Default)]
+pub(crate) struct LastFailure(Mutex<Option<ServerError>>);
+
+impl LastFailure {
+    pub(crate) fn note(&self, error: ServerError) {
+        *self.0.lock() = Some(error);
+    }
+
+    pub(crate) fn forget(&self) {
+        *self.0.lock() = None;
+    }
+
+    pub(crate) fn get(&self) -> Option<ServerError> {
+        self.0.lock().clone()
+    }
+}
+
+/// Why a wait for a lock makes no progress, while it goes on. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct WaitFailure(pub(crate) Arc<LastFailure>);
+
+impl WaitFailure {
+    /// The failure of its last call; `None` while it is answered.
+    pub fn get(&self) -> Option<ServerError> {
+        self.0.get()
+    }
+}
+
+impl std::fmt::Debug for WaitFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("WaitFailure").field(&self.get()).finish()
+    }
+}
 
 /// The meaning of a failed call for a lockRef, before an operation makes its own error of it.
 #[derive(Debug, Clone)]
@@ -186,13 +196,7 @@ impl Fault {
         match self {
             Fault::Ended(lost) => Ok(lost),
             Fault::NotFound(error) => Ok(error.into()),
-            Fault::Superseded(_)
-            | Fault::Overtaken(_)
-            | Fault::Invalid(_)
-            | Fault::Limit(_)
-            | Fault::Denied(_)
-            | Fault::Unavailable(_)
-            | Fault::Other(_) => Err(self),
+            other => Err(other),
         }
     }
 }
@@ -214,7 +218,6 @@ mod tests {
             code: Code::NotFound,
             message: "there was never such a lockRef, or such an entry".to_owned(),
             reason: "NEVER_ISSUED".to_owned(),
-            fields: Vec::new(),
             retry_after: None,
         });
         let lost = fault.ended().unwrap();

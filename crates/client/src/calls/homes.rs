@@ -3,25 +3,16 @@
 
 use std::collections::HashMap;
 
-use fermata_proto::{HOME_ADDRESS, HOME_TERM};
+use fermata_proto::HOME_ADDRESS;
 use parking_lot::Mutex;
 use tonic::metadata::MetadataMap;
 
 /// The most keys whose homes are known. With more, all are forgotten: their next calls take a step more.
 const HOMES_MAX: usize = 10_000;
 
-/// The homes that are not the replica in use, by key.
+/// The numbers of the endpoints of homes that are not the replica in use, by key.
 #[derive(Debug, Default)]
-pub(crate) struct Homes(Mutex<HashMap<Box<str>, Home>>);
-
-/// A home.
-#[derive(Debug, Clone, Copy)]
-struct Home {
-    /// The number of its endpoint.
-    at: usize,
-    /// Its term, which rises with every change of home.
-    term: u64,
-}
+pub(crate) struct Homes(Mutex<HashMap<Box<str>, usize>>);
 
 /// The characters of a key that stand in a lockRef as they are, beside letters and digits; all others stand as `%XX`.
 const PLAIN: &str = "-_.~:/=+,";
@@ -49,34 +40,24 @@ pub(crate) fn address(metadata: &MetadataMap) -> Option<&str> {
     metadata.get(HOME_ADDRESS)?.to_str().ok()
 }
 
-/// Its term; 0 where an answer says none.
-pub(crate) fn term(metadata: &MetadataMap) -> u64 {
-    let term = metadata.get(HOME_TERM).and_then(|term| term.to_str().ok());
-    term.and_then(|term| term.parse().ok()).unwrap_or(0)
-}
-
 impl Homes {
     /// The number of the replica that is the home, where that is not the one in use.
     pub(crate) fn of(&self, key: &str) -> Option<usize> {
-        self.0.lock().get(key).map(|home| home.at)
+        self.0.lock().get(key).copied()
     }
 
-    /// Takes note of an answer that names the home in this term; `None` for the replica in use. A late answer of an earlier home
-    /// is ignored.
-    pub(crate) fn note(&self, key: &str, at: Option<usize>, term: u64) {
+    /// Takes note of an answer that names the home; `None` for the replica in use. (A late answer of an earlier home costs the
+    /// next call a step.)
+    pub(crate) fn note(&self, key: &str, home: Option<usize>) {
         let mut known = self.0.lock();
-        let before = known.get(key).map(|home| home.term);
-        if before.is_some_and(|before| before > term) {
-            return;
-        }
-        let Some(at) = at else {
+        let Some(home) = home else {
             known.remove(key);
             return;
         };
-        if before.is_none() && known.len() >= HOMES_MAX {
+        if known.len() >= HOMES_MAX && !known.contains_key(key) {
             known.clear();
         }
-        known.insert(key.into(), Home { at, term });
+        known.insert(key.into(), home);
     }
 
     pub(crate) fn forget(&self, key: &str) {
@@ -102,24 +83,12 @@ mod tests {
     fn no_more_homes_are_remembered_than_there_is_room_for() {
         let homes = Homes::default();
         for number in 0..HOMES_MAX + 1 {
-            homes.note(&number.to_string(), Some(1), 1);
+            homes.note(&number.to_string(), Some(1));
         }
         assert_eq!(homes.0.lock().len(), 1);
-        homes.note(&HOMES_MAX.to_string(), Some(2), 1);
+        homes.note(&HOMES_MAX.to_string(), Some(2));
         assert_eq!(homes.of(&HOMES_MAX.to_string()), Some(2));
         homes.forget(&HOMES_MAX.to_string());
         assert_eq!(homes.of(&HOMES_MAX.to_string()), None);
-    }
-
-    #[test]
-    fn what_the_home_before_says_late_is_not_believed() {
-        let homes = Homes::default();
-        homes.note("k", Some(2), 7);
-        for late in [Some(1), None] {
-            homes.note("k", late, 6);
-            assert_eq!(homes.of("k"), Some(2));
-        }
-        homes.note("k", None, 8);
-        assert_eq!(homes.of("k"), None);
     }
 }

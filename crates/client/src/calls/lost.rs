@@ -39,13 +39,15 @@ pub enum LostReason {
 
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.detail)?;
-        // The name that `fermata explain`, and the contract, have for it.
-        let reason = self.reason.as_str();
-        match self.detail == reason {
-            true => Ok(()),
-            false => write!(f, " ({reason})"),
-        }
+        with_reason(f, &self.detail, self.reason.as_str())
+    }
+}
+
+/// Words, and the reason behind them, by which `fermata explain`, and the contract, name it.
+pub(crate) fn with_reason(f: &mut fmt::Formatter<'_>, words: &str, reason: &str) -> fmt::Result {
+    match reason.is_empty() || words == reason {
+        true => f.write_str(words),
+        false => write!(f, "{words} ({reason})"),
     }
 }
 

@@ -11,7 +11,6 @@ mod entry;
 pub(crate) mod error;
 pub(crate) mod fault;
 pub(crate) mod homes;
-pub(crate) mod last_failure;
 pub(crate) mod lost;
 pub(crate) mod request;
 pub(crate) mod sent_write;

@@ -22,7 +22,7 @@ impl Client {
         &self,
         request: &SessionRequest,
     ) -> Result<Renewed, SessionError> {
-        let mut message = proto::OpenSessionRequest {
+        let message = proto::OpenSessionRequest {
             ttl: request.ttl.and_then(to_wire),
             // One id for all attempts: a repeat finds the session that the first one opened.
             request_id: Uuid::new_v4().to_string(),
@@ -30,16 +30,7 @@ impl Client {
             disconnect_grace: request.disconnect_grace.and_then(to_wire),
         };
         let opened = self.call(|attempt| attempt.call(message.clone())).await;
-        let opened = opened.map_err(|status| Fault::new(&status));
-        let answer = match opened {
-            // An attempt opened one whose answer was lost, and it has ended since.
-            Err(Fault::Ended(_)) => {
-                message.request_id = Uuid::new_v4().to_string();
-                let opened = self.call(|attempt| attempt.call(message.clone())).await;
-                opened.map_err(|status| Fault::new(&status))?
-            }
-            opened => opened?,
-        };
+        let answer = opened.map_err(|status| Fault::new(&status))?;
         Ok(Renewed {
             validity: answer.validity(answer.message.valid_for),
             session: answer.message.session,

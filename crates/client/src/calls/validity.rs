@@ -25,6 +25,19 @@ impl Validity {
         }
     }
 
+    /// Of what does not end by itself.
+    pub(crate) fn endless() -> Validity {
+        let end = Moment::from_zero(Duration::MAX);
+        Validity {
+            sent: end,
+            until: end,
+        }
+    }
+
+    pub(crate) fn is_endless(self) -> bool {
+        self == Validity::endless()
+    }
+
     /// When it was asked for.
     pub(crate) fn sent(self) -> Moment {
         self.sent

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::renewal::Renewals;
-use super::state::{LeaseShared, LeaseState};
+use super::state::{LeaseCell, LeaseState};
 use crate::calls::answer::Renewed;
 use crate::calls::client::Client;
 use crate::calls::fault::ServerError;
@@ -17,10 +17,8 @@ use crate::calls::validity::Validity;
 
 /// A session, or a lockRef without one, that is kept alive until this is dropped.
 pub(crate) struct Lease {
-    shared: Arc<LeaseShared>,
-    session: String,
-    ttl: Duration,
-    disconnect_grace: Option<Duration>,
+    shared: Arc<LeaseCell>,
+    opened: Renewed,
     /// Whether a server knows the stream whose end tells that this client went, or none ever will.
     on_stream: watch::Receiver<bool>,
     task: JoinHandle<()>,
@@ -35,7 +33,7 @@ impl Drop for Lease {
 impl Lease {
     /// Keeps a session, or a lockRef, alive from now on.
     pub(crate) fn start(client: &Client, opened: Renewed) -> Lease {
-        let shared = Arc::new(LeaseShared::new(client.shared_clock(), opened.validity));
+        let shared = Arc::new(LeaseCell::new(client.shared_clock(), opened.validity));
         let (attached, on_stream) = watch::channel(false);
         let renewals = Renewals::new(client, &opened, attached);
         let lease = Arc::clone(&shared);
@@ -43,15 +41,13 @@ impl Lease {
             tokio::select! {
                 // The end is looked at first: a renewal that comes with it comes too late.
                 biased;
-                () = lease.ended() => {}
+                _ = lease.ended() => {}
                 lost = renewals.run(&lease) => lease.end(lost),
             }
         });
         Lease {
             shared,
-            session: opened.session,
-            ttl: opened.ttl,
-            disconnect_grace: opened.disconnect_grace,
+            opened,
             on_stream,
             task,
         }
@@ -59,29 +55,29 @@ impl Lease {
 
     /// The text that KeepAlive and RenewSession take.
     pub(crate) fn session(&self) -> &str {
-        &self.session
+        &self.opened.session
     }
 
     /// The TTL in force.
     pub(crate) fn ttl(&self) -> Duration {
-        self.ttl
+        self.opened.ttl
     }
 
     /// How long it lives on once its stream ends, where that matters.
     pub(crate) fn disconnect_grace(&self) -> Option<Duration> {
-        self.disconnect_grace
+        self.opened.disconnect_grace
     }
 
     /// Returns once the server knows the stream whose end begins the disconnect_grace. (If the client is killed before, its
     /// locks stay held for the whole TTL.) At once without a disconnect_grace; without a stream after a third of the TTL at
     /// the latest.
     pub(super) async fn attached(&self) {
-        if self.disconnect_grace.is_none() {
+        if self.opened.disconnect_grace.is_none() {
             return;
         }
         let mut on_stream = self.on_stream.clone();
         // An error says that the renewals have ended: so has the lease.
-        let _ = timeout(self.ttl / 3, on_stream.wait_for(|known| *known)).await;
+        let _ = timeout(self.opened.ttl / 3, on_stream.wait_for(|known| *known)).await;
     }
 
     /// The state now.
@@ -106,12 +102,12 @@ impl Lease {
 
     /// Tells of its end, and does not keep it alive.
     pub(crate) fn watch(&self) -> LeaseWatch {
-        LeaseWatch(self.shared.state.subscribe())
+        LeaseWatch(self.shared.changes())
     }
 
     /// Returns when it has ended. (The task keeps the time.)
     pub(crate) async fn ended(&self) -> Lost {
-        let mut changes = self.shared.state.subscribe();
+        let mut changes = self.shared.changes();
         loop {
             if let LeaseState::Ended(lost) = self.shared.look() {
                 return lost;

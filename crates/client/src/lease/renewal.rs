@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
-use super::state::{LeaseShared, LeaseState};
+use super::state::{LeaseCell, LeaseState};
 use crate::calls::answer::Renewed;
 use crate::calls::client::{Client, Tries};
 use crate::calls::fault::{Fault, ServerError};
@@ -36,21 +36,14 @@ struct Pace {
 
 impl Pace {
     fn of(opened: &Renewed, every_max: Duration) -> Pace {
-        match opened.disconnect_grace {
-            None => {
-                let every = opened.ttl / RENEWALS_PER_TTL;
-                Pace {
-                    every: every.min(every_max),
-                    attempt_max: every / 2,
-                }
-            }
-            Some(grace) => {
-                let every = grace / RENEWALS_PER_GRACE;
-                Pace {
-                    every: every.min(every_max),
-                    attempt_max: every,
-                }
-            }
+        let of_ttl = opened.ttl / RENEWALS_PER_TTL;
+        let (every, attempt_max) = match opened.disconnect_grace {
+            None => (of_ttl, of_ttl / 2),
+            Some(grace) => (grace / RENEWALS_PER_GRACE, grace / RENEWALS_PER_GRACE),
+        };
+        Pace {
+            every: every.min(every_max),
+            attempt_max,
         }
     }
 
@@ -96,7 +89,7 @@ impl Renewals {
     }
 
     /// Renews until the lease has ended.
-    pub(super) async fn run(mut self, lease: &LeaseShared) -> Lost {
+    pub(super) async fn run(mut self, lease: &LeaseCell) -> Lost {
         let pace = self.pace;
         let client = self.client.clone();
         let mut due = match lease.look() {

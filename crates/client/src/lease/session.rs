@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::kept::{Lease, LeaseWatch};
 use super::state::LeaseState;
-use crate::calls::background::until_answered;
 use crate::calls::client::{Client, Tries};
 use crate::calls::error::SessionError;
 use crate::calls::lost::Lost;
@@ -52,18 +51,9 @@ impl Drop for SessionShared {
         let session = self.lease.session().to_owned();
         self.client.in_background(async move {
             let tries = Tries::Once(client.options().attempt_timeout);
-            let (asked, session) = (&client, &session);
-            let close = || async move {
-                let _turn = asked.background().turn().await;
-                asked.close_session_raw(session, tries).await
-            };
-            tokio::select! {
-                biased;
-                _ = until_answered(close) => {}
-                () = sleep_until(client.clock(), client.now().after(ttl)) => {
-                    tracing::debug!("a session was left to expire");
-                }
-            }
+            let expired = sleep_until(client.clock(), client.now().after(ttl));
+            let close = || client.close_session_raw(&session, tries);
+            client.background().until_answered(expired, close).await;
         });
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::calls::last_failure::LastFailure;
+use crate::calls::fault::LastFailure;
 use crate::calls::lost::Lost;
 use crate::calls::validity::Validity;
 use crate::clock::{Clock, sleep_until};
@@ -18,17 +18,17 @@ pub(crate) enum LeaseState {
     Ended(Lost),
 }
 
-/// The state, shared between the task and all guards that live by it.
-pub(super) struct LeaseShared {
+/// A state that its users share, and that ends by the clock.
+pub(crate) struct LeaseCell {
     clock: Arc<dyn Clock>,
-    pub(super) state: watch::Sender<LeaseState>,
-    /// Of its renewals.
-    pub(super) last_failure: LastFailure,
+    state: watch::Sender<LeaseState>,
+    /// Of the calls that would extend it.
+    pub(crate) last_failure: LastFailure,
 }
 
-impl LeaseShared {
-    pub(super) fn new(clock: Arc<dyn Clock>, validity: Validity) -> LeaseShared {
-        LeaseShared {
+impl LeaseCell {
+    pub(crate) fn new(clock: Arc<dyn Clock>, validity: Validity) -> LeaseCell {
+        LeaseCell {
             clock,
             state: watch::Sender::new(LeaseState::Live(validity)),
             last_failure: LastFailure::default(),
@@ -36,7 +36,7 @@ impl LeaseShared {
     }
 
     /// The state now. Ends the lease first if its time is up, so that nobody sees an ended lease as live.
-    pub(super) fn look(&self) -> LeaseState {
+    pub(crate) fn look(&self) -> LeaseState {
         let now = self.clock.now();
         self.state.send_if_modified(|state| match state {
             LeaseState::Live(validity) if validity.has_ended(now) => {
@@ -49,10 +49,8 @@ impl LeaseShared {
     }
 
     /// Takes note of a promise. One that comes after the end brings nothing back.
-    pub(super) fn extend(&self, promised: Validity) {
-        if let LeaseState::Ended(_) = self.look() {
-            return;
-        }
+    pub(crate) fn extend(&self, promised: Validity) {
+        self.look();
         let has_grown = self.state.send_if_modified(|state| match state {
             LeaseState::Live(validity) => {
                 let later = validity.or_later(promised);
@@ -67,7 +65,7 @@ impl LeaseShared {
         }
     }
 
-    pub(super) fn end(&self, lost: Lost) {
+    pub(crate) fn end(&self, lost: Lost) {
         self.state.send_if_modified(|state| match state {
             LeaseState::Live(_) => {
                 *state = LeaseState::Ended(lost);
@@ -77,14 +75,29 @@ impl LeaseShared {
         });
     }
 
+    /// Every change of it but its end by the clock.
+    pub(crate) fn changes(&self) -> watch::Receiver<LeaseState> {
+        self.state.subscribe()
+    }
+
     /// Returns once it has ended, by the clock or otherwise.
-    pub(super) async fn ended(&self) {
-        let mut changes = self.state.subscribe();
-        while let LeaseState::Live(validity) = self.look() {
+    pub(crate) async fn ended(&self) -> Lost {
+        let mut changes = self.changes();
+        loop {
+            let validity = match self.look() {
+                LeaseState::Live(validity) => validity,
+                LeaseState::Ended(lost) => return lost,
+            };
+            let past = async {
+                match validity.is_endless() {
+                    true => std::future::pending().await,
+                    false => sleep_until(&*self.clock, validity.until()).await,
+                }
+            };
             tokio::select! {
                 biased;
                 _ = changes.changed() => {}
-                () = sleep_until(&*self.clock, validity.until()) => {}
+                () = past => {}
             }
         }
     }

@@ -9,9 +9,8 @@ use crate::calls::answer::{Acquired, Created, LockStatus};
 use crate::calls::call_numbers::CallNumbers;
 use crate::calls::client::{Client, Tries};
 use crate::calls::error::{CreateError, ReleaseError};
-use crate::calls::fault::Fault;
-use crate::calls::last_failure::WaitFailure;
-use crate::calls::lost::{Lost, LostReason};
+use crate::calls::fault::{Fault, WaitFailure};
+use crate::calls::lost::Lost;
 use crate::calls::request::LockRequest;
 use crate::calls::sent_write::SentWrite;
 use crate::clock::Moment;
@@ -136,18 +135,8 @@ impl QueueEntry {
         request: LockRequest,
     ) -> Result<QueueEntry, CreateError> {
         let total = client.options().timeout;
-        let end = client.now().after(total);
-        let mut request_id = Uuid::new_v4();
-        let mut created = Creating::create(client, session, (&request, request_id), total).await;
-        // An earlier try made an entry, which ended before a later one found it: another one is taken, once.
-        if let Err(status) = &created
-            && let Fault::Ended(lost) = Fault::new(status)
-            && lost.reason != LostReason::SessionClosed
-        {
-            request_id = Uuid::new_v4();
-            let left = client.now().until(end);
-            created = Creating::create(client, session, (&request, request_id), left).await;
-        }
+        let request_id = Uuid::new_v4();
+        let created = Creating::create(client, session, (&request, request_id), total).await;
         Ok(QueueEntry {
             client: client.clone(),
             session: session.cloned(),

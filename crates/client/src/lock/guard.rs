@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::task::JoinHandle;
 
 use super::held_lock::HeldLock;
-use crate::calls::answer::{GrantedValue, Mutation, Value};
+use crate::calls::answer::{Mutation, Value};
 use crate::calls::client::{Client, Tries};
 use crate::calls::error::{CriticalError, ReleaseError};
 use crate::calls::fault::{Fault, ServerError};
@@ -36,7 +36,7 @@ pub struct LockGuard {
     held: bool,
     /// Keeps the session open for as long as one of its locks is held.
     session: Option<Session>,
-    value: GrantedValue,
+    value: Option<Value>,
 }
 
 /// The status of a guard.
@@ -85,7 +85,7 @@ impl LockGuard {
         lease: Arc<Lease>,
         grant: (String, u64),
         promise: Promise,
-        value: GrantedValue,
+        value: Option<Value>,
     ) -> LockGuard {
         let own_lease = session.is_none();
         let held_lock = HeldLock::new(client, lease, own_lease, grant, promise);
@@ -165,7 +165,7 @@ impl LockGuard {
     /// after it was granted, and this library asks until it is so. Before, such a crash ends it
     /// ([`LostReason::NoLongerKept`]), and its validity is some seconds.
     pub fn durable(&self) -> bool {
-        self.held_lock.by_memory().is_none()
+        self.held_lock.is_durable()
     }
 
     /// The TTL in force.
@@ -189,7 +189,7 @@ impl LockGuard {
     /// [`LockRequest::read_value`](crate::LockRequest::read_value) asked for it. It costs no call, and does not change with
     /// what is written under this lock, by this guard or by others that have its lockRef.
     pub fn granted_value(&self) -> Option<&Value> {
-        self.value.0.as_ref()
+        self.value.as_ref()
     }
 
     /// Reads the value of the key: what the last acknowledged write of any holder left.
@@ -266,7 +266,7 @@ impl LockGuard {
         let _turn = held_lock.turn.lock().await;
         // The watch would take this release for a loss.
         self.monitor.abort();
-        if let Some(lost) = held_lock.lost_now() {
+        if let Err(lost) = held_lock.validity() {
             // Dropped with `held`: the server is told in the background, for those who wait behind.
             return Err(ReleaseError::Lost(lost));
         }

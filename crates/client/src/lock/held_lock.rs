@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, Notify, watch};
+use tokio::sync::{Mutex, Notify};
 use tonic::Status;
 
 use super::grant::Grants;
@@ -13,14 +13,13 @@ use crate::calls::answer::{Acquired, LockStatus};
 use crate::calls::client::{Client, Tries};
 use crate::calls::error::CriticalError;
 use crate::calls::fault::{Fault, ServerError};
-use crate::calls::last_failure::LastFailure;
 use crate::calls::lost::Lost;
 use crate::calls::sent_write::SentWrite;
 use crate::calls::validity::{Promise, Validity};
 use crate::clock::sleep_until;
 use crate::lease::kept::Lease;
 use crate::lease::renewal::RENEWALS_PER_TTL;
-use crate::lease::state::LeaseState;
+use crate::lease::state::{LeaseCell, LeaseState};
 use crate::transport::local_status::unexpected;
 use crate::transport::retry::{Backoff, PAUSE_MIN, retry_delay};
 
@@ -30,21 +29,26 @@ const CONFIRM_AFTER: Duration = Duration::from_millis(300);
 
 /// A held lock: its grant, its lease, and whether it is lost.
 pub(super) struct HeldLock {
-    pub(crate) client: Client,
-    pub(crate) lease: Arc<Lease>,
+    pub(super) client: Client,
+    pub(super) lease: Arc<Lease>,
     /// Whether the lease is this lock's alone, and not a session's.
     own_lease: bool,
-    pub(crate) grants: Grants,
-    lost: watch::Sender<Option<Lost>>,
-    /// Until when the lock is safe while a crash of the replica that serves its key would end it, whatever was promised to its
-    /// lease; `None` once it is durable.
-    by_memory: watch::Sender<Option<Validity>>,
-    /// Of the calls that ask whether it is durable.
-    last_failure: LastFailure,
+    pub(super) grants: Grants,
+    /// Whether it is lost. Until it is durable it ends with its own promise, whatever was promised to its lease: a crash of the
+    /// replica that serves its key would end it.
+    own: LeaseCell,
     /// Calls on one lockRef are made one after the other.
-    pub(crate) turn: Mutex<()>,
+    pub(super) turn: Mutex<()>,
     /// A caller waits for the loss: watch now.
     watch_now: Notify,
+}
+
+/// Until when a lock is safe, whatever its lease was promised.
+fn of_lock(promise: Promise) -> Validity {
+    match promise.durable {
+        true => Validity::endless(),
+        false => promise.validity,
+    }
 }
 
 impl HeldLock {
@@ -60,9 +64,7 @@ impl HeldLock {
             lease,
             own_lease,
             grants: Grants::new(lock_ref, fencing_token),
-            lost: watch::Sender::new(None),
-            by_memory: watch::Sender::new((!promise.durable).then_some(promise.validity)),
-            last_failure: LastFailure::default(),
+            own: LeaseCell::new(client.shared_clock(), of_lock(promise)),
             turn: Mutex::new(()),
             watch_now: Notify::new(),
         }
@@ -73,120 +75,61 @@ impl HeldLock {
         self.watch_now.notify_one();
     }
 
-    /// The loss, as far as it was noticed.
-    pub(super) fn lost(&self) -> Option<Lost> {
-        self.lost.borrow().clone()
-    }
-
-    /// The loss, by the clock as well.
-    pub(super) fn lost_now(&self) -> Option<Lost> {
-        if let Some(lost) = self.lost() {
-            return Some(lost);
-        }
-        match self.lease.state() {
-            LeaseState::Live(_) if self.memory_has_ended() => {
-                Some(self.lose(Lost::validity_ended(self.last_failure())))
-            }
-            LeaseState::Live(_) => None,
-            LeaseState::Ended(lost) => Some(self.lose(lost)),
-        }
-    }
-
-    /// The promise in force: the one that ends first.
+    /// The promise in force, the one that ends first; or the loss, by the clock as well.
     pub(super) fn validity(&self) -> Result<Validity, Lost> {
-        if let Some(lost) = self.lost_now() {
-            return Err(lost);
-        }
-        match self.lease.state() {
-            LeaseState::Ended(lost) => Err(lost),
-            LeaseState::Live(of_lease) => Ok(match self.by_memory() {
-                Some(by_memory) => by_memory.or_earlier(of_lease),
-                None => of_lease,
-            }),
+        match (self.own.look(), self.lease.state()) {
+            (LeaseState::Ended(lost), _) | (_, LeaseState::Ended(lost)) => Err(self.lose(lost)),
+            (LeaseState::Live(own), LeaseState::Live(of_lease)) => Ok(own.or_earlier(of_lease)),
         }
     }
 
-    /// Until when the lock is safe while it is not durable; `None` once it is.
-    pub(super) fn by_memory(&self) -> Option<Validity> {
-        *self.by_memory.borrow()
+    /// Whether a crash of its home does not end it. Once durable it stays so until its end.
+    pub(super) fn is_durable(&self) -> bool {
+        matches!(self.own.look(), LeaseState::Live(own) if own.is_endless())
+    }
+
+    /// Until when the lock is safe while it is not durable.
+    fn by_memory(&self) -> Option<Validity> {
+        match self.own.look() {
+            LeaseState::Live(own) => Some(own).filter(|own| !own.is_endless()),
+            LeaseState::Ended(_) => None,
+        }
     }
 
     /// Why the promise in force does not grow, by the last attempt.
     pub(super) fn last_failure(&self) -> Option<ServerError> {
-        let of_memory = self.by_memory().and_then(|_| self.last_failure.get());
-        of_memory.or_else(|| self.lease.last_failure())
-    }
-
-    fn memory_has_ended(&self) -> bool {
-        let now = self.client.now();
-        self.by_memory().is_some_and(|until| until.has_ended(now))
+        let of_lease = || self.lease.last_failure();
+        self.own.last_failure.get().or_else(of_lease)
     }
 
     /// Takes note of the promise of an answer about the lock. One that comes after the end brings nothing back.
     fn note(&self, promise: Promise) {
-        if self.lost_now().is_some() {
-            return;
+        if self.validity().is_ok() {
+            self.lease.extend(promise.validity);
+            self.own.extend(of_lock(promise));
         }
-        self.lease.extend(promise.validity);
-        self.by_memory
-            .send_if_modified(|by_memory| match by_memory {
-                // Once durable it stays so until its end.
-                None => false,
-                Some(until) => {
-                    *by_memory = (!promise.durable).then_some(until.or_later(promise.validity));
-                    true
-                }
-            });
     }
 
     /// Loses the lock, once; the first reason stays.
     fn lose(&self, lost: Lost) -> Lost {
-        self.lost.send_if_modified(|present| {
-            let first = present.is_none();
-            if first {
-                *present = Some(lost.clone());
-            }
-            first
-        });
+        self.own.end(lost.clone());
         if self.own_lease {
             self.lease.end(lost.clone());
         }
-        self.lost().unwrap_or(lost)
+        match self.own.look() {
+            LeaseState::Ended(first) => first,
+            LeaseState::Live(_) => lost,
+        }
     }
 
     /// Returns when the lock is lost.
     pub(super) async fn ended(&self) -> Lost {
-        let mut changes = self.lost.subscribe();
-        loop {
-            if let Some(lost) = self.lost_now() {
-                return lost;
-            }
-            tokio::select! {
-                biased;
-                lost = self.lease.ended() => return self.lose(lost),
-                () = self.memory_ends() => {}
-                _ = changes.changed() => {}
-            }
-        }
-    }
-
-    /// Returns when what was promised by memory alone is past; never once the lock is durable.
-    async fn memory_ends(&self) {
-        let mut changes = self.by_memory.subscribe();
-        loop {
-            let until = *changes.borrow_and_update();
-            let past = async {
-                match until {
-                    Some(until) => sleep_until(self.client.clock(), until.until()).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                _ = changes.changed() => {}
-                () = past => return,
-            }
-        }
+        let lost = tokio::select! {
+            biased;
+            lost = self.own.ended() => lost,
+            lost = self.lease.ended() => lost,
+        };
+        self.lose(lost)
     }
 
     /// Asks until the lock is durable: first when it is likely to be, then each time that half of its promise has passed. Only a
@@ -208,7 +151,7 @@ impl HeldLock {
                 .await
             {
                 Ok(()) => {
-                    self.last_failure.forget();
+                    self.own.last_failure.forget();
                     backoff.reset();
                     pause = Duration::MAX;
                 }
@@ -216,7 +159,7 @@ impl HeldLock {
                     Ok(lost) => return lost,
                     Err(_) => {
                         tracing::debug!(code = ?status.code(), "a lock is asked about again");
-                        self.last_failure.note(ServerError::new(&status));
+                        self.own.last_failure.note(ServerError::new(&status));
                         pause = backoff.next(retry_delay(&status));
                     }
                 },
@@ -249,7 +192,7 @@ impl HeldLock {
         let end = self.client.end();
         let mut regranted = false;
         loop {
-            if let Some(lost) = self.lost_now() {
+            if let Some(lost) = self.validity().err() {
                 return Err(CriticalError::Lost(lost));
             }
             let tries = Tries::For(self.client.now().until(end));
@@ -259,7 +202,7 @@ impl HeldLock {
                 Ok((value, promise)) => {
                     self.note(promise);
                     // An acknowledgement that comes after the end promises nothing.
-                    return match self.lost_now() {
+                    return match self.validity().err() {
                         None => Ok(value),
                         Some(lost) => Err(CriticalError::Lost(lost)),
                     };

@@ -4,7 +4,6 @@ pub(crate) mod entry;
 pub(crate) mod grant;
 pub(crate) mod guard;
 pub(crate) mod held_lock;
-mod hold;
 mod locking;
 pub(crate) mod progress;
 mod release;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use tonic::Status;
 use uuid::Uuid;
 
-use crate::calls::background::until_answered;
 use crate::calls::call_numbers::CallNumbers;
 use crate::calls::client::{Client, Tries};
 use crate::calls::request::LockRequest;
@@ -27,21 +27,17 @@ impl Client {
         let ttl = request.ttl.unwrap_or(TTL_DEFAULT);
         self.in_background(async move {
             let tries = Tries::Once(client.options().attempt_timeout);
-            let (asked, request, session) = (&client, &request, &session);
-            let give_back = || async move {
-                let sent = SentWrite::default();
-                // An entry that this made, or found, is released in the same turn: it holds up those behind it.
-                let _turn = asked.background().turn().await;
-                let created = asked.create_raw(request, session, request_id, &sent, tries);
+            let sent = SentWrite::default();
+            // An entry that this made, or found, is released at once: it holds up those behind it.
+            let give_back = || async {
+                let created = client.create_raw(&request, &session, request_id, &sent, tries);
                 let created = created.await?;
-                let released = asked.release_once(&created.lock_ref).await;
+                let released = client.release_once(&created.lock_ref).await;
                 Ok((created, released.is_ok()))
             };
-            let given_back = tokio::select! {
-                biased;
-                given_back = until_answered(give_back) => given_back,
-                () = client.expired(lease.clone(), ttl) => None,
-            };
+            let expired = client.expired(lease.clone(), ttl);
+            let background = client.background();
+            let given_back = background.until_answered(expired, give_back).await;
             if let Some((created, false)) = given_back {
                 client.release_in_background(created.lock_ref, created.ttl, lease);
             }
@@ -58,20 +54,13 @@ impl Client {
     ) {
         let client = self.clone();
         self.in_background(async move {
-            let (asked, lock_ref) = (&client, &lock_ref);
-            let release = || async move {
-                let _turn = asked.background().turn().await;
-                asked.release_once(lock_ref).await
-            };
-            tokio::select! {
-                biased;
-                _ = until_answered(release) => {}
-                () = client.expired(session, ttl) => tracing::debug!("an entry was left to expire"),
-            }
+            let release = || client.release_once(&lock_ref);
+            let expired = client.expired(session, ttl);
+            client.background().until_answered(expired, release).await;
         });
     }
 
-    async fn release_once(&self, lock_ref: &str) -> Result<bool, tonic::Status> {
+    async fn release_once(&self, lock_ref: &str) -> Result<bool, Status> {
         let (sent, numbers) = (SentWrite::default(), CallNumbers::default());
         let tries = Tries::Once(self.options().attempt_timeout);
         let released = self.release_raw(lock_ref, None, &sent, &numbers, tries);

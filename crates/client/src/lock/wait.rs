@@ -1,6 +1,7 @@
 //! Waiting for the turn of an entry: in slices, so that a broken connection resumes the same entry in the
 //! queue.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::Status;
@@ -9,12 +10,14 @@ use super::entry::{EntryPhase, QueueEntry, WaitBroken, session_ended};
 use super::guard::LockGuard;
 use super::progress::{Progress, ProgressReport};
 use super::watch::{Seen, Watcher};
-use crate::calls::answer::{Acquired, LockStatus};
+use crate::calls::answer::{Acquired, LockStatus, Renewed};
 use crate::calls::error::WaitError;
 use crate::calls::fault::{Fault, ServerError};
 use crate::calls::lost::{Lost, LostReason};
 use crate::clock::{Moment, sleep_until};
+use crate::lease::kept::Lease;
 use crate::lease::renewal::RENEWALS_PER_TTL;
+use crate::lease::state::LeaseState;
 use crate::transport::connections::LongCallPermit;
 use crate::transport::retry::{Backoff, Verdict, judge};
 
@@ -88,7 +91,10 @@ impl QueueEntry {
             };
             match made {
                 Ok(()) => return Ok(()),
-                Err(status) => self.bear(status, lost_at, end, backoff).await?,
+                Err(status) => {
+                    let broken = WaitBroken::Call(status);
+                    self.bear(broken, lost_at, end, backoff).await?;
+                }
             }
         }
     }
@@ -116,7 +122,7 @@ impl QueueEntry {
                     Ok(Some(guard)) => return Ok(guard),
                     Ok(None) => continue,
                     Err(broken) => {
-                        self.mend(broken, answered_at, end, &mut backoff).await?;
+                        self.bear(broken, answered_at, end, &mut backoff).await?;
                         continue;
                     }
                 },
@@ -139,7 +145,7 @@ impl QueueEntry {
             match acquired {
                 Ok(acquired) => self.note(acquired),
                 Err(broken) => {
-                    self.mend(broken, answered_at, end, &mut backoff).await?;
+                    self.bear(broken, answered_at, end, &mut backoff).await?;
                     continue;
                 }
             }
@@ -212,28 +218,18 @@ impl QueueEntry {
         end.map_or(slice, |end| slice.min(now.until(end)))
     }
 
-    /// Goes on after a call without an answer, if the wait may.
-    async fn mend(
+    /// Pauses after a call without an answer, if the wait may go on after it.
+    async fn bear(
         &mut self,
         broken: WaitBroken,
         answered_at: Moment,
         end: Option<Moment>,
         backoff: &mut Backoff,
     ) -> Result<(), WaitError> {
-        match broken {
-            WaitBroken::Call(status) => self.bear(status, answered_at, end, backoff).await,
-            WaitBroken::Ended(lost) => Err(self.lose(lost)),
-        }
-    }
-
-    /// Pauses after a failed call, if the wait may go on after it.
-    async fn bear(
-        &mut self,
-        status: Status,
-        answered_at: Moment,
-        end: Option<Moment>,
-        backoff: &mut Backoff,
-    ) -> Result<(), WaitError> {
+        let status = match broken {
+            WaitBroken::Call(status) => status,
+            WaitBroken::Ended(lost) => return Err(self.lose(lost)),
+        };
         let Verdict::Repeat { not_before, .. } = judge(&status) else {
             return Err(match WaitError::from(Fault::new(&status)) {
                 WaitError::Lost(lost) => self.lose(lost),
@@ -284,5 +280,61 @@ impl QueueEntry {
             LockStatus::Waiting { .. } | LockStatus::Held { .. } => EntryPhase::Gone,
         };
         WaitError::Lost(lost)
+    }
+}
+
+/// From an entry that is held to the guard of its lock, with a promise that is still worth something.
+impl QueueEntry {
+    /// Makes a guard of an entry that is held; `None` if it turns out that it waits.
+    async fn hold(&mut self) -> Result<Option<LockGuard>, WaitBroken> {
+        self.freshen().await?;
+        let LockStatus::Held { fencing_token } = self.known.status else {
+            return Ok(None);
+        };
+        let promise = self.known.promise;
+        let has_ended = promise.validity.has_ended(self.client.now());
+        let lease = match &self.session {
+            Some(session) => match session.lease().state() {
+                LeaseState::Live(_) => Some(Arc::clone(session.lease())),
+                LeaseState::Ended(lost) => return Err(WaitBroken::Ended(lost)),
+            },
+            None => None,
+        };
+        // A session is renewed by itself, and a durable lock is as safe as that.
+        if has_ended && (lease.is_none() || !promise.durable) {
+            return Err(WaitBroken::Call(Status::deadline_exceeded(
+                "the answer came after the end of what it promised",
+            )));
+        }
+        let lease = lease.unwrap_or_else(|| {
+            let opened = Renewed {
+                session: self.known.session.clone(),
+                ttl: self.known.ttl,
+                disconnect_grace: None,
+                validity: promise.validity,
+            };
+            Arc::new(Lease::start(&self.client, opened))
+        });
+        self.phase = EntryPhase::Gone;
+        Ok(Some(LockGuard::new(
+            &self.client,
+            self.session.clone(),
+            lease,
+            (self.known.lock_ref.clone(), fencing_token),
+            promise,
+            self.known.value.clone(),
+        )))
+    }
+
+    /// Asks again where the lock is not durable, and more than half of its promise has passed: that counts from the sending of a
+    /// call that may have waited for long. (A lock that lives by its lease is renewed soon enough.)
+    async fn freshen(&mut self) -> Result<(), WaitBroken> {
+        let promise = self.known.promise;
+        let left = promise.validity.left(self.client.now());
+        if !promise.durable && left < promise.validity.span() / 2 {
+            let acquired = self.ask().await?;
+            self.note(acquired);
+        }
+        Ok(())
     }
 }

@@ -190,20 +190,6 @@ async fn a_server_that_stays_away_is_given_up_within_the_timeout() {
     assert!(start.elapsed() <= world.client.options().timeout);
 }
 
-#[tokio::test(start_paused = true)]
-async fn whoever_waits_can_ask_what_went_wrong_last_and_whether_a_server_ever_answered() {
-    let world = World::new();
-    world.fake.always("read", unavailable());
-    world.client.get("", "k").await.unwrap_err();
-    let failure = world.client.last_failure().unwrap();
-    assert!(failure.message.contains("no majority"), "{failure}");
-    assert!(!world.client.has_answered());
-    world.fake.state().always.clear();
-    world.client.get("", "k").await.unwrap();
-    assert_eq!(world.client.last_failure(), None);
-    assert!(world.client.has_answered());
-}
-
 /// What did not come through is told from what was answered, in whatever words.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_never_comes_through_says_so_and_for_how_long_it_was_tried() {
@@ -260,20 +246,6 @@ async fn a_release_whose_answer_was_lost_is_a_release() {
     world.fake.next("release", Act::LoseAnswer);
     guard.release_with(Mutation::Put("v".into())).await.unwrap();
     assert_eq!(world.fake.count("release"), 2);
-}
-
-/// Its answer was lost for longer than a TTL.
-#[tokio::test(start_paused = true)]
-async fn a_create_that_finds_the_entry_of_an_earlier_try_ended_takes_another() {
-    let world = World::new();
-    let ended = || refusal(Code::FailedPrecondition, "EXPIRED", "it expired");
-    world.fake.next("create", Act::Refuse(ended()));
-    drop(world.client.lock("k").await.unwrap());
-    assert_eq!(world.fake.count("create"), 2);
-    world.fake.always("create", Act::Refuse(ended()));
-    let refused = world.client.enqueue("other").await.unwrap_err();
-    assert!(matches!(refused, CreateError::SessionEnded(_)), "{refused}");
-    assert_eq!(world.fake.count("create"), 4);
 }
 
 #[tokio::test(start_paused = true)]
@@ -493,21 +465,6 @@ async fn a_release_whose_put_is_refused_gives_the_lock_back_before_it_says_so() 
         assert!(world.fake.state().queue.is_empty(), "{error}");
         assert_eq!(world.fake.state().value, None);
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_release_that_nobody_answers_is_not_waited_for_long_after_its_put_was_given_up() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
-    world.fake.always("release", Act::Hang);
-    let start = tokio::time::Instant::now();
-    let released = guard.release_with(Mutation::Put("v".into())).await;
-    assert!(
-        matches!(released, Err(ReleaseError::WriteUnknown(_))),
-        "{released:?}"
-    );
-    let most = world.client.options().timeout + secs(3);
-    assert!(start.elapsed() <= most, "{:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,11 +1,10 @@
 //! The metadata of each call: the token of the client, and its zone.
 
-use tonic::codegen::Bytes;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::{Code, Request, Status};
 
-use crate::transport::options::Zone;
-use crate::transport::token::Token;
+use super::local_status::in_other_words;
+use super::token::Token;
 
 /// The name of the metadata with the zone of the client.
 const ZONE: &str = "fermata-zone";
@@ -58,8 +57,50 @@ impl CallMetadata {
             return status;
         };
         let words = format!("{}; its file cannot be read again: {why}", status.message());
-        let details = Bytes::copy_from_slice(status.details());
-        let metadata = status.metadata().clone();
-        Status::with_details_and_metadata(status.code(), words, details, metadata)
+        in_other_words(status, words)
+    }
+}
+
+/// The name of a zone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Zone(AsciiMetadataValue);
+
+/// A text that is no name of a zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a zone has 1 to 64 printable ASCII characters")]
+pub struct InvalidZone;
+
+impl Zone {
+    const BYTES_MAX: usize = 64;
+
+    /// 1 to 64 printable ASCII characters.
+    pub fn parse(text: &str) -> Result<Zone, InvalidZone> {
+        let is_printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        if text.is_empty() || text.len() > Zone::BYTES_MAX || !is_printable {
+            return Err(InvalidZone);
+        }
+        text.parse().map(Zone).map_err(|_| InvalidZone)
+    }
+
+    /// Its text, as metadata of a call.
+    pub(crate) fn value(&self) -> &AsciiMetadataValue {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_zone_has_as_many_characters_as_its_replicas_take() {
+        let long = "x".repeat(64);
+        for good in ["a", "eu-west 1", &long] {
+            let zone = Zone::parse(good);
+            assert_eq!(zone.unwrap().value().to_str().unwrap(), good);
+        }
+        for bad in ["", "zürich", "a\nb", &format!("{long}x")] {
+            assert_eq!(Zone::parse(bad), Err(InvalidZone), "{bad:?}");
+        }
     }
 }

@@ -4,7 +4,6 @@
 //! A server limits the streams of a connection, but the HTTP/2 library queues the calls above that limit silently. So the
 //! streams are counted here.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -25,7 +24,7 @@ struct Replica {
     calls: Channel,
     /// On the connection for calls.
     pipeline: Pipeline,
-    long_calls: Arc<LongConnections>,
+    long_calls: LongConnections,
 }
 
 /// All connections of one client.
@@ -51,7 +50,8 @@ impl Connections {
         replicas: impl IntoIterator<Item = (String, Connect)>,
         options: &ClientOptions,
     ) -> Connections {
-        let per_connection = options.waits_per_connection.max(1);
+        let per_connection = options.waits_per_connection;
+        let per_connection = per_connection.clamp(1, Semaphore::MAX_PERMITS);
         let replicas = replicas.into_iter().map(|(name, connect)| {
             let calls = (connect.make)();
             Replica {
@@ -59,7 +59,7 @@ impl Connections {
                 hears_tls: Arc::clone(&connect.hears_tls),
                 pipeline: Pipeline::new(calls.clone(), options.metadata()),
                 calls,
-                long_calls: Arc::new(LongConnections::new(connect, per_connection)),
+                long_calls: LongConnections::new(connect, per_connection),
             }
         });
         let room = per_connection
@@ -130,7 +130,7 @@ impl Connections {
 
     /// A stream to a replica for a call that stays open.
     pub(crate) fn long_call(&self, at: usize, permit: LongCallPermit) -> LongCallStream {
-        LongConnections::take(&self.replica(at).long_calls, permit)
+        self.replica(at).long_calls.take(permit)
     }
 
     /// Returns once there is room for one more wait; first come, first served.
@@ -159,43 +159,29 @@ async fn permit(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {
     }
 }
 
-/// The connections to one replica for calls that stay open. The first connection with room takes the next call, so that
-/// the others run empty. Empty ones are closed, but for the last.
+/// The connections to one replica for calls that stay open. The first connection with room takes the next call, so that the
+/// others run empty. With the next call empty ones are closed, but for the first.
 struct LongConnections {
     connect: Connect,
     per_connection: usize,
-    open: Mutex<BTreeMap<u64, LongConnection>>,
+    open: Mutex<Vec<LongConnection>>,
 }
 
 struct LongConnection {
     channel: Channel,
-    streams: usize,
+    streams: Arc<Semaphore>,
 }
 
 /// A stream for one call that stays open; counted until this is dropped.
 pub(crate) struct LongCallStream {
     channel: Channel,
-    number: u64,
-    connections: Arc<LongConnections>,
+    _stream: Option<OwnedSemaphorePermit>,
     _permit: LongCallPermit,
 }
 
 impl LongCallStream {
     pub(crate) fn channel(&self) -> Channel {
         self.channel.clone()
-    }
-}
-
-impl Drop for LongCallStream {
-    fn drop(&mut self) {
-        let mut open = self.connections.open.lock();
-        let others = open.len() > 1;
-        if let Some(connection) = open.get_mut(&self.number) {
-            connection.streams = connection.streams.saturating_sub(1);
-            if connection.streams == 0 && others {
-                open.remove(&self.number);
-            }
-        }
     }
 }
 
@@ -209,31 +195,24 @@ impl LongConnections {
     }
 
     /// The permits bound the connections: one more is opened only while all are full.
-    fn take(self: &Arc<Self>, permit: LongCallPermit) -> LongCallStream {
+    fn take(&self, permit: LongCallPermit) -> LongCallStream {
         let mut open = self.open.lock();
-        let with_room = open
-            .iter_mut()
-            .find(|(_, connection)| connection.streams < self.per_connection);
-        let (number, channel) = match with_room {
-            Some((number, connection)) => {
-                connection.streams += 1;
-                (*number, connection.channel.clone())
-            }
-            None => {
-                let number = open.last_key_value().map_or(0, |(last, _)| last + 1);
-                let channel = (self.connect.make)();
-                let connection = LongConnection {
-                    channel: channel.clone(),
-                    streams: 1,
-                };
-                open.insert(number, connection);
-                (number, channel)
-            }
-        };
+        let mut is_first = true;
+        open.retain(|connection| {
+            let is_empty = connection.streams.available_permits() == self.per_connection;
+            std::mem::take(&mut is_first) || !is_empty
+        });
+        let has_room = |connection: &LongConnection| connection.streams.available_permits() > 0;
+        let at = open.iter().position(has_room).unwrap_or_else(|| {
+            open.push(LongConnection {
+                channel: (self.connect.make)(),
+                streams: Arc::new(Semaphore::new(self.per_connection)),
+            });
+            open.len() - 1
+        });
         LongCallStream {
-            channel,
-            number,
-            connections: Arc::clone(self),
+            channel: open[at].channel.clone(),
+            _stream: Arc::clone(&open[at].streams).try_acquire_owned().ok(),
             _permit: permit,
         }
     }
@@ -257,7 +236,8 @@ mod tests {
 
     fn open(connections: &Connections) -> Vec<usize> {
         let open = connections.replicas[0].long_calls.open.lock();
-        open.values().map(|connection| connection.streams).collect()
+        let streams = |connection: &LongConnection| connection.streams.available_permits();
+        open.iter().map(|open| 2 - streams(open)).collect()
     }
 
     #[tokio::test]
@@ -274,10 +254,10 @@ mod tests {
         let permit = connections.wait_permit().await;
         streams.push(connections.long_call(0, permit));
         assert_eq!(open(&connections), [2, 2, 2]);
-        streams.truncate(1);
-        assert_eq!(open(&connections), [1]);
         streams.clear();
-        assert_eq!(open(&connections), [0]);
+        let permit = connections.wait_permit().await;
+        streams.push(connections.long_call(0, permit));
+        assert_eq!(open(&connections), [1]);
     }
 
     #[tokio::test]

@@ -107,30 +107,38 @@ impl Dialer {
     /// connects. The token of the options is not sent: [`CallMetadata`](crate::CallMetadata) is.
     pub fn new(endpoint: &str, options: &ClientOptions) -> Result<Dialer, ConnectError> {
         let named = || endpoint.to_owned();
-        let (parsed, route) = match ParsedEndpoint::parse(endpoint)? {
-            ParsedEndpoint::Plain(parsed) => {
-                let is_here = is_loopback(parsed.uri());
-                if options.tls.is_some() && !is_here {
-                    return Err(ConnectError::NotEncrypted { endpoint: named() });
+        let invalid = |why: &str| ConnectError::InvalidEndpoint {
+            endpoint: named(),
+            why: why.to_owned(),
+        };
+        let (parsed, route) = match endpoint.strip_prefix(SOCKET) {
+            Some(path) if path.starts_with('/') => (
+                Endpoint::from_static(SOCKET_URI),
+                Route::Socket(path.into()),
+            ),
+            Some(_) => return Err(invalid("write unix:/PATH, from the root on")),
+            None => {
+                // `http://` may be left out. tonic knows nothing of TLS, which is below it.
+                let (scheme, rest) = endpoint.split_once("://").unwrap_or(("http", endpoint));
+                let parsed = Endpoint::from_shared(format!("http://{rest}"));
+                let parsed = parsed.map_err(|error| invalid(&error.to_string()));
+                match &*scheme.to_ascii_lowercase() {
+                    "http" => (plain(parsed?, named(), options)?, Route::Plain),
+                    "https" => {
+                        let origin = format!("https://{rest}").parse::<Uri>();
+                        let origin = origin.map_err(|error| invalid(&error.to_string()))?;
+                        let of_system = || Tls::from_system(None);
+                        let tls = options.tls.clone().map_or_else(of_system, Ok);
+                        let no_ca = |_| ConnectError::NoCa { endpoint: named() };
+                        (parsed?.origin(origin), Route::Tls(tls.map_err(no_ca)?))
+                    }
+                    _ => return Err(invalid("only http://, https:// and unix: are spoken")),
                 }
-                if options.token.is_some() && !is_here {
-                    tracing::warn!(
-                        endpoint = %parsed.uri(),
-                        "the connection is not encrypted: everybody on the way can read the token"
-                    );
-                }
-                (parsed, Route::Plain)
-            }
-            ParsedEndpoint::Tls(parsed) => {
-                let of_system = || Tls::from_system(None);
-                let tls = options.tls.clone().map_or_else(of_system, Ok);
-                let no_ca = |_| ConnectError::NoCa { endpoint: named() };
-                (parsed, Route::Tls(tls.map_err(no_ca)?))
-            }
-            ParsedEndpoint::Socket(path) => {
-                (Endpoint::from_static(SOCKET_URI), Route::Socket(path))
             }
         };
+        if parsed.uri().port().is_none() {
+            return Err(invalid("it names no port below 65536"));
+        }
         let endpoint = parsed
             .http2_keep_alive_interval(options.ping_interval)
             .keep_alive_timeout(options.ping_interval);
@@ -231,62 +239,27 @@ trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Wire for IO {}
 
-fn is_loopback(uri: &Uri) -> bool {
-    let host = uri.host().unwrap_or_default();
+/// An endpoint without TLS, where the options allow it.
+fn plain(
+    parsed: Endpoint,
+    endpoint: String,
+    options: &ClientOptions,
+) -> Result<Endpoint, ConnectError> {
+    let host = parsed.uri().host().unwrap_or_default();
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let address = host.parse::<IpAddr>();
-    host == "localhost" || address.is_ok_and(|address| address.to_canonical().is_loopback())
-}
-
-/// An endpoint, parsed.
-enum ParsedEndpoint {
-    Plain(Endpoint),
-    /// TLS is added with the connection.
-    Tls(Endpoint),
-    Socket(PathBuf),
-}
-
-impl ParsedEndpoint {
-    /// `http://` may be left out.
-    fn parse(endpoint: &str) -> Result<ParsedEndpoint, ConnectError> {
-        let invalid = |why: String| ConnectError::InvalidEndpoint {
-            endpoint: endpoint.to_owned(),
-            why,
-        };
-        if let Some(path) = endpoint.strip_prefix(SOCKET) {
-            return match path.starts_with('/') {
-                true => Ok(ParsedEndpoint::Socket(path.into())),
-                false => Err(invalid("write unix:/PATH, from the root on".to_owned())),
-            };
-        }
-        let (scheme, rest) = endpoint.split_once("://").unwrap_or(("http", endpoint));
-        let scheme = scheme.to_ascii_lowercase();
-        if !["http", "https"].contains(&&*scheme) {
-            return Err(invalid(
-                "only http://, https:// and unix: are spoken".to_owned(),
-            ));
-        }
-        // TLS is below tonic, which is told nothing of it.
-        let parsed = Endpoint::from_shared(format!("http://{rest}"));
-        let parsed = parsed.map_err(|error| invalid(error.to_string()))?;
-        if parsed.uri().port().is_none() {
-            let authority = parsed.uri().authority().map_or("", |named| named.as_str());
-            let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
-            let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-            let why = if is_number {
-                "its port is above 65535"
-            } else {
-                "it names no port"
-            };
-            return Err(invalid(why.to_owned()));
-        }
-        if scheme == "http" {
-            return Ok(ParsedEndpoint::Plain(parsed));
-        }
-        let origin = format!("https://{rest}").parse::<Uri>();
-        let origin = origin.map_err(|error| invalid(error.to_string()))?;
-        Ok(ParsedEndpoint::Tls(parsed.origin(origin)))
+    let is_here =
+        host == "localhost" || address.is_ok_and(|address| address.to_canonical().is_loopback());
+    if options.tls.is_some() && !is_here {
+        return Err(ConnectError::NotEncrypted { endpoint });
     }
+    if options.token.is_some() && !is_here {
+        tracing::warn!(
+            endpoint = %parsed.uri(),
+            "the connection is not encrypted: everybody on the way can read the token"
+        );
+    }
+    Ok(parsed)
 }
 
 #[cfg(test)]
@@ -310,7 +283,7 @@ mod tests {
             ("https://a", "no port"),
             ("http://a", "no port"),
             ("http://[::1]", "no port"),
-            ("http://a:99999", "above 65535"),
+            ("http://a:99999", "no port below 65536"),
             ("unix:fermata.sock", "from the root on"),
             ("http://a b:1", ""),
             ("", ""),

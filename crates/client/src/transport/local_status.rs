@@ -1,8 +1,10 @@
 //! Statuses that are made here, where no server has answered.
 
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tonic::{Status, TimeoutExpired};
 
 /// An answer that the contract does not allow.
@@ -15,6 +17,15 @@ pub(crate) fn unexpected(what: &str) -> Status {
 /// Time was up before an answer came.
 pub(crate) fn no_answer_within(span: Duration) -> Status {
     Status::deadline_exceeded(format!("no answer within {}", rounded(span)))
+}
+
+/// The same status, as the source of one with other words.
+pub(crate) fn in_other_words(status: Status, words: String) -> Status {
+    let details = Bytes::copy_from_slice(status.details());
+    let metadata = status.metadata().clone();
+    let mut other = Status::with_details_and_metadata(status.code(), words, details, metadata);
+    other.set_source(Arc::new(status));
+    other
 }
 
 /// Whether the transport gave the attempt up at its deadline, which is a moment before the client itself does.

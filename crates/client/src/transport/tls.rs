@@ -1,7 +1,7 @@
 //! TLS to a service: the CAs that are trusted, and the certificate of the client.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,11 +105,12 @@ impl Files {
             .with_root_certificates(roots);
         let mut config = match &self.own {
             None => builder.with_no_client_auth(),
-            Some((certificate, key)) => own(certificate, key).and_then(|(chain, read)| {
-                builder
-                    .with_client_auth_cert(chain, read)
-                    .map_err(|error| FileError::Key(tls::not_a_pair(certificate, key, &error)))
-            })?,
+            Some((certificate, key)) => {
+                let chain = tls::certificates(certificate).map_err(FileError::Certificate)?;
+                let read = tls::key(key).map_err(FileError::Key)?;
+                let built = builder.with_client_auth_cert(chain, read);
+                built.map_err(|error| FileError::Key(tls::not_a_pair(certificate, key, &error)))?
+            }
         };
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(Arc::new(config))
@@ -126,18 +127,6 @@ fn of_system() -> Result<RootCertStore, String> {
         (true, Some(error)) => Err(format!("this system's CA certificates: {error}")),
         (false, _) => Ok(roots),
     }
-}
-
-type Own = (
-    Vec<rustls::pki_types::CertificateDer<'static>>,
-    rustls::pki_types::PrivateKeyDer<'static>,
-);
-
-fn own(certificate: &Path, key: &Path) -> Result<Own, FileError> {
-    Ok((
-        tls::certificates(certificate).map_err(FileError::Certificate)?,
-        tls::key(key).map_err(FileError::Key)?,
-    ))
 }
 
 /// The words of rustls for a connection that the other side has ended.

@@ -1,6 +1,7 @@
 //! The calls that a Pipeline carries: in a frame of the stream, and as calls of their own.
 
 use std::pin::Pin;
+use std::time::Duration;
 
 use fermata_proto as proto;
 use fermata_proto::lock_service_client::LockServiceClient;
@@ -8,6 +9,9 @@ use fermata_proto::{pipeline_answer, pipeline_call};
 use prost::Message;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
+
+use crate::transport::call_metadata::CallMetadata;
+use crate::transport::not_grpc;
 
 /// A request of the contract with one answer.
 pub trait Call: Message + Clone + Sized + Send + 'static {
@@ -77,4 +81,41 @@ calls! {
     RenewSessionRequest -> RenewSessionResponse: RenewSession, renew_session, |_| true;
     CloseSessionRequest -> CloseSessionResponse: CloseSession, close_session, |_| false;
     GetRequest -> GetResponse: Get, get, |_| false;
+}
+
+/// The largest answer that is taken. Values are at most 64 MiB by any configuration.
+pub(crate) const ANSWER_BYTES_MAX: usize = 65 * 1024 * 1024;
+
+/// A connection, and the metadata of its calls.
+#[derive(Clone)]
+pub(crate) struct Opener {
+    pub(crate) channel: Channel,
+    pub(crate) metadata: CallMetadata,
+}
+
+impl Opener {
+    pub(crate) fn locks(&self) -> LockServiceClient<Channel> {
+        LockServiceClient::new(self.channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX)
+    }
+
+    /// A request; without `timeout` of a call that stays open.
+    pub(crate) fn request<T>(&self, message: T, timeout: Option<Duration>) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(timeout) = timeout {
+            request.set_timeout(timeout);
+        }
+        self.metadata.put_on(&mut request);
+        request
+    }
+
+    /// Makes a call of its own.
+    pub(crate) async fn by_itself<C: Call>(
+        &self,
+        call: C,
+        timeout: Duration,
+    ) -> Result<Response<C::Answer>, Status> {
+        let request = self.request(call, Some(timeout));
+        let answer = C::by_itself(self.locks(), request).await;
+        answer.map_err(not_grpc::of_answer)
+    }
 }

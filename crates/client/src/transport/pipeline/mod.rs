@@ -8,7 +8,6 @@
 
 mod call;
 mod link;
-mod opener;
 mod sending;
 
 use std::future::Future;
@@ -16,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fermata_proto::pipeline_answer::Outcome;
-use fermata_proto::{HOME_ADDRESS, HOME_ID, HOME_TERM, PipelineAnswer, RenewLocksRequest};
+use fermata_proto::{HOME_ADDRESS, PipelineAnswer, RenewLocksRequest};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -24,9 +23,9 @@ use tokio::time::{Instant, timeout};
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
+pub(crate) use call::{ANSWER_BYTES_MAX, Opener};
 pub use call::{Answering, Call};
 use link::Link;
-pub(crate) use opener::{ANSWER_BYTES_MAX, Opener};
 pub(crate) use sending::NotSent;
 use sending::{
     FRAME_BYTES, Queued, SILENT_MAX, Sending, Unanswered, bytes_of, not_in_time, not_sent,
@@ -191,18 +190,11 @@ impl Pipeline {
             Some(outcome) => C::answer(outcome).ok_or_else(|| unexpected("of another call"))?,
             None => return Err(unexpected("without an outcome").into()),
         });
-        if let Some(home) = home {
-            let metadata = response.metadata_mut();
-            let mut insert = |name, value: &str| {
-                if let Ok(value) = value.parse() {
-                    metadata.insert(name, value);
-                }
-            };
-            insert(HOME_ID, &home.replica);
-            insert(HOME_TERM, &home.term.to_string());
-            if !home.address.is_empty() {
-                insert(HOME_ADDRESS, &home.address);
-            }
+        let address = home.map(|home| home.address);
+        if let Some(address) = address.filter(|address| !address.is_empty())
+            && let Ok(address) = address.parse()
+        {
+            response.metadata_mut().insert(HOME_ADDRESS, address);
         }
         Ok(response)
     }

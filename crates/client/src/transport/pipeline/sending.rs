@@ -2,23 +2,23 @@
 
 use std::collections::HashMap;
 use std::error::Error as _;
-use std::future::Future;
-use std::pin::Pin;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fermata_proto::{
     PipelineAnswer, PipelineCall, PipelineRequest, PipelineResponse, pipeline_call,
 };
+use futures_util::{StreamExt as _, TryFutureExt as _};
 use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::AsciiMetadataValue;
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Status};
 
+use super::call::Opener;
 use super::link::Link;
-use super::opener::Opener;
 use crate::transport::not_grpc::{self, NotGrpc};
 use crate::transport::retry::{Verdict, has_reason, judge, reason};
 
@@ -68,51 +68,6 @@ impl From<Status> for Unanswered {
     }
 }
 
-type Frames = Streaming<PipelineResponse>;
-
-enum PipelinePhase {
-    Opening(Pin<Box<dyn Future<Output = Result<Frames, Status>> + Send>>),
-    Open {
-        frames: Box<Frames>,
-        is_answered: bool,
-    },
-}
-
-impl PipelinePhase {
-    /// The next frame of answers, or how the stream ended. May be dropped and called again.
-    async fn next(&mut self) -> Result<PipelineResponse, StreamBroken> {
-        loop {
-            match self {
-                PipelinePhase::Opening(opening) => {
-                    let opened = opening.await.map_err(|status| StreamBroken {
-                        status: not_grpc::of_answer(status),
-                        is_answered: false,
-                    })?;
-                    *self = PipelinePhase::Open {
-                        frames: Box::new(opened),
-                        is_answered: false,
-                    };
-                }
-                PipelinePhase::Open {
-                    frames,
-                    is_answered,
-                } => {
-                    let frame = frames.message().await.and_then(|frame| {
-                        let end = || Status::unavailable("the stream ended before the answer");
-                        frame.ok_or_else(end)
-                    });
-                    let frame = frame.map_err(|status| StreamBroken {
-                        status: not_grpc::of_answer(status),
-                        is_answered: *is_answered,
-                    })?;
-                    *is_answered = true;
-                    return Ok(frame);
-                }
-            }
-        }
-    }
-}
-
 /// A call that was sent on the stream that is open.
 struct Sent {
     /// `None` where it was given up.
@@ -141,16 +96,6 @@ struct StreamBroken {
     is_answered: bool,
 }
 
-/// Why a stream ended.
-enum StreamEnd {
-    /// No caller is left.
-    Unused,
-    /// It had nothing to do.
-    Idle,
-    /// By itself.
-    Broken(StreamBroken),
-}
-
 impl Sending {
     pub(super) fn new(
         opener: Opener,
@@ -172,10 +117,8 @@ impl Sending {
     pub(super) async fn run(mut self) {
         while let Some(first) = self.queue.recv().await {
             let mut waiting = vec![first];
-            match self.stream(&mut waiting).await {
-                StreamEnd::Unused => return,
-                StreamEnd::Idle => {}
-                StreamEnd::Broken(broken) => self.broken(broken, waiting),
+            if let Err(broken) = self.stream(&mut waiting).await {
+                self.broken(broken, waiting);
             }
         }
     }
@@ -227,15 +170,15 @@ impl Sending {
         }
     }
 
-    /// One stream, until it ends.
-    async fn stream(&mut self, waiting: &mut Vec<Queued>) -> StreamEnd {
+    /// One stream, until it has no calls for a while, or no caller is left.
+    async fn stream(&mut self, waiting: &mut Vec<Queued>) -> Result<(), StreamBroken> {
         let (frames, sent) = mpsc::channel(1);
         let mut locks = self.opener.locks();
         let request = self.opener.request(ReceiverStream::new(sent), None);
         self.token = self.opener.metadata.sent_token();
-        let mut phase = PipelinePhase::Opening(Box::pin(async move {
-            Ok(locks.pipeline(request).await?.into_inner())
-        }));
+        let answers = async move { Ok(locks.pipeline(request).await?.into_inner()) };
+        let mut answers = pin!(answers.try_flatten_stream());
+        let mut is_answered = false;
         let link = Arc::clone(&self.link);
         let mut used = Instant::now();
         // The first caller that gave up since the last answer.
@@ -256,12 +199,19 @@ impl Sending {
             };
             tokio::select! {
                 biased;
-                frame = phase.next() => match frame {
-                    Ok(frame) => {
+                frame = answers.next() => match frame {
+                    Some(Ok(frame)) => {
                         silent_since = None;
+                        is_answered = true;
                         self.answered(frame);
                     }
-                    Err(broken) => return StreamEnd::Broken(broken),
+                    end => {
+                        let status = match end {
+                            Some(Err(status)) => not_grpc::of_answer(status),
+                            _ => Status::unavailable("the stream ended before the answer"),
+                        };
+                        return Err(StreamBroken { status, is_answered });
+                    }
                 },
                 () = link.given_up.notified() => {
                     waiting.retain(|queued| !queued.reply.is_closed());
@@ -271,7 +221,7 @@ impl Sending {
                 }
                 count = self.queue.recv_many(waiting, more) => {
                     if count == 0 {
-                        return StreamEnd::Unused;
+                        return Ok(());
                     }
                 }
                 room = frames.reserve(), if has_more && reads => match room {
@@ -291,10 +241,10 @@ impl Sending {
                 }
                 () = sleep_until(ends), if is_idle || silent_since.is_some() => {
                     if is_idle {
-                        return StreamEnd::Idle;
+                        return Ok(());
                     }
                     self.link.silent();
-                    return StreamEnd::Broken(StreamBroken {
+                    return Err(StreamBroken {
                         status: Status::unavailable("no answer came over it for too long"),
                         is_answered: true,
                     });
