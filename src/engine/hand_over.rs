@@ -8,22 +8,18 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 
 use super::drain::{Drained, drain};
+use super::limits::{HAND_OVERS_MAX, STORE_OPS_AT_ONCE};
 use super::peers::{Peer, Peers};
 use super::shell::KeyShell;
 use crate::key::Home;
 use crate::key::machine::{Answer, Call};
 use crate::lock::{KeyId, ReplicaId};
 
-/// Hand-overs in flight when this replica stops.
-const AT_ONCE: usize = 64;
 /// A key without a call for this time is not in use.
 const CALLED_WITHIN: Duration = Duration::from_secs(5);
 /// Tries to hand a key over while nobody locks it, and the pause between them. Then it goes with its holder.
 const IDLE_TRIES: u32 = 3;
 const IDLE_TRIED_EVERY: Duration = Duration::from_millis(10);
-/// The longest hand-over of keys after calls have ended, whatever the time to stop. The others take the rest over. In the
-/// rest, a lock that only memory knows prevents the state `stopped` (H7).
-const HAND_OVERS_MAX: Duration = Duration::from_secs(5);
 /// The longest time that one key occupies a hand-over in flight when this replica stops.
 const KEY_TAKES_MAX: Duration = Duration::from_secs(2);
 
@@ -55,7 +51,7 @@ impl KeyHandOvers {
         keys.sort_by_key(|(is_volatile, _)| !is_volatile);
         let keys = keys.into_iter().map(|(_, id)| id);
         let all = futures_util::stream::iter(keys)
-            .for_each_concurrent(AT_ONCE, |id| self.hand_over_to_next(id));
+            .for_each_concurrent(STORE_OPS_AT_ONCE, |id| self.hand_over_to_next(id));
         let clock = &self.shell.local.clock;
         tokio::select! {
             biased;

@@ -18,6 +18,7 @@ mod hand_over;
 mod key_io;
 mod key_shares;
 mod keys;
+mod limits;
 mod local;
 mod lost;
 mod overload;

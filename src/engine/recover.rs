@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 
 use super::api::EngineError;
+use super::limits::STORE_OPS_AT_ONCE;
 use super::sessions::Sessions;
 use super::shell::KeyShell;
 use crate::key::machine::Call;
@@ -20,8 +21,6 @@ use crate::log_throttle::LogThrottle;
 use crate::store::{KeyStore, StoreError};
 
 const PAGE: usize = 1_000;
-/// Keys taken over at once.
-const AT_ONCE: usize = 32;
 /// The shortest pause after a pass that left keys; twenty times the length of the pass if that is longer.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// The first pause before another look at closed sessions with entries; each pause doubles.
@@ -168,7 +167,7 @@ impl LeftKeys {
                 let unknown = keys.filter(|(id, _)| !is_here(id));
                 let mut taken = futures_util::stream::iter(unknown)
                     .map(|(id, from)| self.take(id, from))
-                    .buffer_unordered(AT_ONCE);
+                    .buffer_unordered(STORE_OPS_AT_ONCE);
                 while let Some(took) = taken.next().await {
                     match took {
                         Ok(()) => pass.taken += 1,

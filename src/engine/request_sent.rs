@@ -1,20 +1,15 @@
 //! Requests of this replica, through the store, for a key whose home it cannot call (H4).
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::api::EngineError;
+use super::limits::{REQUESTED_FOR, REREAD_EVERY};
 use super::peers::Presence;
 use super::requests::Requests;
 use super::shell::KeyShell;
 use crate::key::machine::Call;
 use crate::lock::{KeyId, ReplicaId};
 use crate::store::{ClusterStore, HandOverRequest, HandOverSubject, KeyStore, Store};
-
-/// The longest wait for a key: a home that crashes after the request is known to be down by then.
-const REQUESTED_FOR: Duration = Duration::from_secs(7);
-/// The pause between looks meanwhile.
-const REREAD_EVERY: Duration = Duration::from_millis(100);
 
 fn no_way() -> EngineError {
     EngineError::Unavailable(

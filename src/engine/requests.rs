@@ -8,9 +8,7 @@ use tokio::sync::watch;
 
 use super::api::EngineError;
 use crate::lock::KeyId;
-
-/// Keys requested at once: as many as a home works on.
-const OPEN_MAX: usize = 500;
+use crate::membership::HAND_OVER_REQUESTS_MAX;
 
 type RequestOutcome = Option<Result<(), EngineError>>;
 type OpenRequests = HashMap<Arc<KeyId>, watch::Receiver<RequestOutcome>>;
@@ -40,7 +38,7 @@ impl Requests {
         if let Some(outcome) = open.get(id) {
             return Some((Awaited(outcome.clone()), None));
         }
-        if open.len() >= OPEN_MAX {
+        if open.len() >= HAND_OVER_REQUESTS_MAX {
             return None;
         }
         let (sender, outcome) = watch::channel(None);

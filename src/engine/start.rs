@@ -13,6 +13,7 @@ use super::current::{Current, EngineShared};
 use super::hand_over::KeyHandOvers;
 use super::key_io::KeyIo;
 use super::keys::Keys;
+use super::limits::HAND_OVERS_MAX;
 use super::local::Local;
 use super::packing::Packing;
 use super::peers::Peers;
@@ -35,9 +36,7 @@ use crate::log_throttle::LogThrottle;
 use crate::membership::{self, Membership, OpenHandOver, Starter};
 use crate::store::{ClusterStore, ReplicaRow, ReplicaState, Store};
 
-/// The longest hand-over of keys in use and sessions before a stop. The rest follows later.
-const IN_USE_MAX: Duration = Duration::from_secs(5);
-/// The divisor of that time for notifying the other replicas. One that hangs is left out.
+/// The divisor of the time for the hand-over of keys in use, for notifying the other replicas. One that hangs is left out.
 const LEAVING_PART: u32 = 4;
 
 /// The parts and settings of an engine.
@@ -133,7 +132,7 @@ impl Engine {
             return;
         };
         let clock = &replica.local.clock;
-        let within = within.min(IN_USE_MAX);
+        let within = within.min(HAND_OVERS_MAX);
         let until = clock.boot().saturating_add(within);
         let left = || until.saturating_sub(clock.boot());
         if within.is_zero() {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use parking_lot::Mutex;
 
+use super::limits::STORE_OPS_AT_ONCE;
 use super::local::Local;
 use super::peers::{Presence, Ranked};
 use super::sessions::{self, Sessions};
@@ -21,8 +22,6 @@ use crate::store::{KeyStore, SessionRow, StoreError};
 const EVERY: Duration = Duration::from_secs(10);
 /// Keys that one sweep works on, and sessions likewise; the next one finds the others.
 const FOUND_MAX: usize = 10_000;
-/// Keys or sessions in work at once.
-const AT_ONCE: usize = 32;
 
 /// The subjects of a sweep.
 pub(super) struct Sweep {
@@ -98,7 +97,7 @@ impl Sweep {
         }
         let found = found.into_inner();
         futures_util::stream::iter(found)
-            .for_each_concurrent(AT_ONCE, |(id, from)| async move {
+            .for_each_concurrent(STORE_OPS_AT_ONCE, |(id, from)| async move {
                 let id = Arc::new(id);
                 if let Err(error) = shell.asked(&id, Call::TakeOver { from }).await {
                     tracing::debug!(key = %id, %error, "could not take a key over");
@@ -135,7 +134,7 @@ async fn all_sessions(sessions: &Arc<Sessions>) -> Result<(), StoreError> {
         .await;
     let found = found.into_inner();
     futures_util::stream::iter(found)
-        .for_each_concurrent(AT_ONCE, |row| async move {
+        .for_each_concurrent(STORE_OPS_AT_ONCE, |row| async move {
             let session = row.id;
             let done = match (row.open, row.replica == local.id) {
                 (true, true) => sessions::adopt_row(sessions, row).await,

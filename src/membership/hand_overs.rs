@@ -11,8 +11,8 @@ use super::within::within;
 use crate::clock::Clock;
 use crate::store::{ClusterStore, HandOverRequest, HandOverSubject, StoreError};
 
-/// Hand-over requests in work at once.
-const OPEN_MAX: usize = 500;
+/// Hand-over requests in work at once, at a home or at the replica that asks.
+pub const HAND_OVER_REQUESTS_MAX: usize = 500;
 
 type OpenSubjects = Arc<Mutex<BTreeSet<HandOverSubject>>>;
 
@@ -77,7 +77,7 @@ impl HandOvers {
         for request in requests {
             let is_first = {
                 let mut open = locked(&self.open);
-                open.len() < OPEN_MAX && open.insert(request.subject.clone())
+                open.len() < HAND_OVER_REQUESTS_MAX && open.insert(request.subject.clone())
             };
             if !is_first {
                 continue;

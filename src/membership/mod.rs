@@ -22,7 +22,7 @@ mod tests;
 mod wall_check;
 mod within;
 
-pub use hand_overs::OpenHandOver;
+pub use hand_overs::{HAND_OVER_REQUESTS_MAX, OpenHandOver};
 pub use lease::FencedBy;
 pub use peer::{Peer, Presence, Ranked};
 pub use published::NotSure;

@@ -7,11 +7,9 @@ use futures_util::StreamExt;
 
 use super::registry::Sessions;
 use super::table::RowOfDone;
+use crate::engine::limits::STORE_OPS_AT_ONCE;
 use crate::key::machine::Event;
 use crate::lock::SessionId;
-
-/// Rows deleted at once.
-const AT_ONCE: usize = 32;
 
 impl Sessions {
     /// Tells the keys with entries of a session that it has ended.
@@ -63,7 +61,7 @@ impl Sessions {
         tokio::spawn(async move {
             let rows = &rows;
             futures_util::stream::iter(due)
-                .for_each_concurrent(AT_ONCE, |session| async move {
+                .for_each_concurrent(STORE_OPS_AT_ONCE, |session| async move {
                     // A row that stays is closed, and is found like one left by a crash.
                     if let Err(error) = rows.forget_session(session).await {
                         tracing::debug!(%session, %error, "could not delete the row of a closed session");

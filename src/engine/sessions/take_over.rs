@@ -6,15 +6,12 @@ use std::time::Duration;
 
 use super::registry::Sessions;
 use crate::engine::api::EngineError;
+use crate::engine::limits::{REQUESTED_FOR, REREAD_EVERY};
 use crate::engine::peers::Presence;
 use crate::lock::{ReplicaId, SessionId};
 use crate::store::{HandOverRequest, HandOverSubject, SessionRow, SessionSwap};
 use fermata_guard::shares::NoShare;
 
-/// The longest wait for a session requested through the store.
-const REQUESTED_FOR: Duration = Duration::from_secs(5);
-/// The pause between looks meanwhile.
-const REREAD_EVERY: Duration = Duration::from_millis(200);
 /// The longest wait of a call for a session in hand-over, or in adoption by another call.
 const SETTLES_WITHIN: Duration = Duration::from_secs(1);
 /// The highest step of its back-off.
