@@ -17,7 +17,7 @@ pub enum ForwardOutcome<A> {
     Elsewhere {
         /// Which.
         home: ReplicaId,
-        /// As in [`EngineError::Elsewhere`].
+        /// As in [`EngineError::Elsewhere`](crate::engine::EngineError::Elsewhere).
         version: u64,
     },
     /// It was not asked: nothing was done.
