@@ -35,7 +35,7 @@ pub struct LockFlags {
     #[arg(short = 'E', long, value_name = "N")]
     pub conflict_exit_code: Option<u8>,
 
-    /// Do not report the wait or a held lock
+    /// Print nothing while waiting, nor if the lock is held
     #[arg(short = 'q', long)]
     pub quiet: bool,
 
@@ -43,7 +43,7 @@ pub struct LockFlags {
     #[arg(long, value_name = "SPAN")]
     pub ttl: Option<Span>,
 
-    /// Lifetime without a connection, from 100ms
+    /// Lifetime of the lock without a connection, 100ms to the TTL
     #[arg(long, value_name = "SPAN")]
     pub disconnect_grace: Option<Span>,
 

@@ -1,4 +1,4 @@
-//! The settings for the protection of clients.
+//! The settings for client connections: TLS, tokens, rules.
 
 use std::path::PathBuf;
 

@@ -322,7 +322,7 @@ pub enum EngineError {
     Ended(EndedAs),
     /// The lockRef has ended; the outcome of its write in flight, or of an earlier try of this release, is unknown.
     #[error(
-        "this lockRef ended before its write was known to count: {}; whether the write took effect is unknown",
+        "this lockRef ended ({}) before the outcome of its write was known: the write may have taken effect",
         describe_end(.0)
     )]
     EndedDuringWrite(EndedAs),

@@ -1,4 +1,4 @@
-//! The end of a session at its keeper.
+//! Ends a session at its keeper, the replica in charge of it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What all connections hold together.
+//! The total of bytes that connections hold, and its limits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The remembered homes that are not the ones that rank first.
+//! Remembers the homes of keys, and the keepers of sessions, that are not at the replica that ranks first.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,9 +1,9 @@
 //! The store on Apache Cassandra (and ScyllaDB, which speaks the same protocol).
 //!
 //! Each data table has a lock table, written by lightweight transactions only; the value of a key is written
-//! plainly at QUORUM with the timestamps of its holder's fence. `statements` and `schema` hold all CQL; the driver is in
+//! without a transaction, at QUORUM, with timestamps from the holder's fence. `statements` and `schema` hold all CQL; the driver is in
 //! [`fermata_cassandra`]; `codec` and `change` turn states into rows, `rows` reads and swaps them. `keys`, `data`,
-//! `sessions` and `shared` are what a [`Store`] promises. No rules of the lock live here.
+//! `sessions` and `shared` implement [`Store`]. No rules of the lock live here.
 
 mod change;
 mod codec;

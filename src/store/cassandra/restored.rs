@@ -35,7 +35,7 @@ pub enum RestoredError {
     Running(Box<ReplicaRow>),
     /// One of two clocks is wrong: the floor would be, too.
     #[error(
-        "the clock of this machine and that of a Cassandra node differ by {seconds} s: set the wrong one, and repeat"
+        "the clock of this machine and that of a Cassandra node differ by {seconds} s: correct the wrong clock, then run this again"
     )]
     ClocksDiffer {
         /// By how much.

@@ -107,7 +107,9 @@ impl Backend for Cpp {
             };
             match timeout(AGREEMENT_MAX, agreed).await {
                 Ok(true) => Ok(()),
-                Ok(false) => Err(Fault::Unknown("no node tells its tables".to_owned())),
+                Ok(false) => Err(Fault::Unknown(
+                    "no node answered with its tables".to_owned(),
+                )),
                 Err(_) => Err(Fault::Unknown(
                     "the nodes do not agree on the schema".to_owned(),
                 )),

@@ -1,5 +1,5 @@
-//! How many transactions are in flight at once. The others wait here in the order in which they came. In the nodes they would
-//! time out, be sent again and delay heartbeats.
+//! The limit of transactions in flight. The others wait here, first come, first served. If they waited in the nodes instead, they
+//! would time out, be sent again and delay heartbeats.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -177,7 +177,7 @@ async fn keep_known(members: Weak<Members>, wanted: Arc<Notify>) {
             Err(unanswered) => {
                 let is_any = members.is_any_connected();
                 let why = unanswered.fault;
-                tracing::debug!(%why, is_any, "no node tells the nodes of the cluster");
+                tracing::debug!(%why, is_any, "no node answered with the list of nodes");
                 if !is_any {
                     members.find_again().await;
                 }
