@@ -76,11 +76,11 @@ FERMATA_LOCK_REF, FERMATA_FENCING_TOKEN and FERMATA_KEY are set for the
 command. Signals are passed on. A lost lock ends the command and all processes
 that it started. --ttl is 60s by default. Details: docs/lock.md
 
-Exit status: that of the command, 128+n if signal n ended it; 64 malformed
-arguments; 66 no such table; 69 no server; 70 the lock was lost; 71 the command
-could not be waited for; 74 the lockRef cannot be printed; 75 the lock is held
-(with --try), or a limit is reached; 77 not allowed; 124 the wait timed out;
-126 the command cannot be run; 127 there is no such command.
+Exit status: that of the command, 128+n if signal n ended it; 64 malformed;
+66 no such table; 69 no server; 70 the lock was lost; 71 the command could not
+be waited for; 74 the lockRef cannot be printed; 75 the lock is held (--try) or
+a limit is reached; 77 not allowed; 124 the wait timed out; 126 the command
+cannot be run; 127 there is no such command.
 
 Examples:
   fermata lock orders-42 -- ./charge.sh 42

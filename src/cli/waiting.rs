@@ -35,7 +35,7 @@ pub struct LockFlags {
     #[arg(short = 'E', long, value_name = "N")]
     pub conflict_exit_code: Option<u8>,
 
-    /// Print nothing while waiting, nor if the lock is held
+    /// Print nothing about the wait
     #[arg(short = 'q', long)]
     pub quiet: bool,
 
@@ -43,7 +43,7 @@ pub struct LockFlags {
     #[arg(long, value_name = "SPAN")]
     pub ttl: Option<Span>,
 
-    /// Lifetime of the lock without a connection, 100ms to the TTL
+    /// Lifetime of the lock without a connection
     #[arg(long, value_name = "SPAN")]
     pub disconnect_grace: Option<Span>,
 

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -118,10 +118,19 @@ impl From<TcpListener> for ServerListener {
 pub struct SocketListener {
     listener: UnixListener,
     path: PathBuf,
+    /// The inode of its file. A file with another one belongs to another server.
+    inode: Option<u64>,
+}
+
+fn inode_of(path: &Path) -> Option<u64> {
+    std::fs::symlink_metadata(path).ok().map(|file| file.ino())
 }
 
 impl Drop for SocketListener {
     fn drop(&mut self) {
+        if inode_of(&self.path) != self.inode {
+            return;
+        }
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::debug!(path = %self.path.display(), %error, "a socket was not removed");
         }
@@ -160,6 +169,7 @@ pub async fn bind_socket(path: &Path) -> Result<SocketListener, ListenError> {
     })?;
     Ok(SocketListener {
         listener,
+        inode: inode_of(path),
         path: path.to_owned(),
     })
 }

@@ -118,8 +118,12 @@ impl Watched {
             if !is_due && !is_asked {
                 return Ok(());
             }
-            (self.take)()?;
             let what = self.what;
+            (self.take)().inspect_err(|why| {
+                if is_asked {
+                    tracing::warn!(why, "{what}: SIGHUP changed nothing");
+                }
+            })?;
             let before = looked.taken.as_ref();
             // The first time the contents are those of the start, most likely.
             match is_asked || before.is_some_and(|(taken, _)| *taken != contents) {

@@ -31,6 +31,8 @@ impl Kind {
     fn of(call: &PipelineCall) -> Kind {
         match &call.call {
             Some(Call::RenewLocks(_) | Call::RenewSession(_) | Call::KeepAlive(_)) => Kind::Renewal,
+            // It renews, and confirms a lock that only memory knew.
+            Some(Call::AcquireLock(ask)) if !ask.read_value && !waits(call) => Kind::Renewal,
             Some(Call::CriticalGet(_)) => Kind::Read,
             Some(Call::Get(_)) => Kind::Unlocked,
             Some(Call::CreateLockRef(ask)) if ask.read_value => Kind::Unlocked,

@@ -31,7 +31,7 @@ enum KeyRead {
     /// All of one state, and a committed one.
     State(KeyState),
     /// It changed meanwhile; how many entries its first row showed.
-    Changing { entries: u64 },
+    Changing { head: u64, next: u64 },
 }
 
 /// The answers to statements: from the cluster, or from a model of one.
@@ -82,17 +82,19 @@ impl<A: Asks> Rows<'_, A> {
 
     async fn state_after(&self, mut settles: bool) -> Result<Option<KeyState>, StoreError> {
         let mut page_rows = i32::from(self.page_rows);
+        let mut from = None;
         for _ in 0..TRIES_MAX {
-            match self.read(settles, page_rows).await {
+            match self.read(settles, from, page_rows).await {
                 Ok(KeyRead::Nothing) => return Ok(None),
                 Ok(KeyRead::State(state)) => {
                     self.in_doubt.saw(self.id, state.version);
                     return Ok(Some(state));
                 }
-                Ok(KeyRead::Changing { entries }) => {
-                    // Again, and the entries, with the row above them, in one page that is not full: it is of one
-                    // version.
-                    page_rows = i32::try_from(entries + 2)
+                Ok(KeyRead::Changing { head, next }) => {
+                    // Both parts at once now, since a busy key changes between two reads. The entries, with the row above
+                    // them, come in one page that is not full: it is of one version.
+                    from = Some(head);
+                    page_rows = i32::try_from(next - head + 2)
                         .unwrap_or(i32::MAX)
                         .max(page_rows);
                 }
@@ -109,21 +111,35 @@ impl<A: Asks> Rows<'_, A> {
         )))
     }
 
-    /// One read of all rows, the first of them at SERIAL or not.
-    async fn read(&self, settles: bool, page_rows: i32) -> Result<KeyRead, StoreError> {
-        let Some(first) = self.first(settles).await? else {
+    /// One read of all rows, the first of them at SERIAL or not; with a head to begin `from`, both parts at once.
+    async fn read(
+        &self,
+        settles: bool,
+        from: Option<u64>,
+        page_rows: i32,
+    ) -> Result<KeyRead, StoreError> {
+        let entries = async {
+            match from {
+                // A settled change shows only in a read that begins after it.
+                Some(head) if !settles => self.entries(head, page_rows).await.map(Some),
+                Some(_) | None => Ok(None),
+            }
+        };
+        let (first, entries) = tokio::join!(self.first(settles), entries);
+        let Some(first) = first? else {
             return Ok(KeyRead::Nothing);
         };
         let (head, next) = (first.head.0, first.state.next.0);
         if head == next {
             return first.with_entries(Vec::new()).map(KeyRead::State);
         }
-        let entries = self.entries(head, page_rows).await?;
+        let entries = match entries? {
+            Some(entries) => entries,
+            None => self.entries(head, page_rows).await?,
+        };
         match entries.version == Some(bigint(first.state.version)?) {
             true => first.with_entries(entries.rows).map(KeyRead::State),
-            false => Ok(KeyRead::Changing {
-                entries: next - head,
-            }),
+            false => Ok(KeyRead::Changing { head, next }),
         }
     }
 

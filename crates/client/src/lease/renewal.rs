@@ -17,7 +17,7 @@ use crate::calls::lost::Lost;
 use crate::calls::validity::Validity;
 use crate::calls::wire::from_wire;
 use crate::clock::{Moment, sleep_until};
-use crate::transport::connections::LongCallStream;
+use crate::transport::connections::{LongCallPermit, LongCallStream};
 use crate::transport::local_status::no_answer_within;
 use crate::transport::not_grpc;
 use crate::transport::retry::{Backoff, PAUSE_MIN, Verdict, judge};
@@ -142,10 +142,20 @@ impl Renewals {
             if !self.streams {
                 break;
             }
-            let at = self.client.connections().current();
+            let connections = self.client.connections();
+            let permit = match &self.stream {
+                Some(_) => None,
+                None => connections.try_watch_permit(),
+            };
+            if self.stream.is_none() && permit.is_none() {
+                // All streams are in use: a call renews as well, and the next renewal tries again.
+                self.attached.send_replace(true);
+                break;
+            }
+            let at = connections.current();
             // Before anything leaves, the opening of the stream included.
             let sent = self.client.now();
-            let answer = timeout(attempt_max, self.renew_on_stream()).await;
+            let answer = timeout(attempt_max, self.renew_on_stream(permit)).await;
             match answer.unwrap_or_else(|_| Err(no_answer_within(attempt_max))) {
                 Ok(answer) => {
                     let valid_for = from_wire(answer.valid_for);
@@ -174,8 +184,11 @@ impl Renewals {
         Ok(self.client.renew_raw(&self.session, tries).await?.validity)
     }
 
-    /// Sends a renewal over the stream, which is opened where there is none.
-    async fn renew_on_stream(&mut self) -> Result<KeepAliveResponse, Status> {
+    /// Sends a renewal over the stream. Without a stream opens one with the permit.
+    async fn renew_on_stream(
+        &mut self,
+        permit: Option<LongCallPermit>,
+    ) -> Result<KeepAliveResponse, Status> {
         let ended = || Status::unavailable("the stream has ended");
         let ask = KeepAliveRequest {
             session: self.session.clone(),
@@ -188,7 +201,7 @@ impl Renewals {
             None => {
                 let (requests, queue) = mpsc::channel(1);
                 requests.try_send(ask).map_err(|_| ended())?;
-                let permit = self.client.connections().watch_permit().await;
+                let permit = permit.ok_or_else(ended)?;
                 let (_, attempt) = self.client.long_attempt(permit);
                 let request = attempt.stream_request(ReceiverStream::new(queue));
                 let answers = attempt.locks().keep_alive(request).await?.into_inner();

@@ -327,11 +327,13 @@ impl QueueEntry {
     }
 
     /// Asks again where the lock is not durable, and more than half of its promise has passed: that counts from the sending of a
-    /// call that may have waited for long. (A lock that lives by its lease is renewed soon enough.)
+    /// call that may have waited for long. (A lock that lives by its lease is renewed soon enough.) Asks again, too, where an
+    /// entry without a session has no promise left.
     async fn freshen(&mut self) -> Result<(), WaitBroken> {
         let promise = self.known.promise;
         let left = promise.validity.left(self.client.now());
-        if !promise.durable && left < promise.validity.span() / 2 {
+        let is_past = self.session.is_none() && left.is_zero();
+        if (!promise.durable || is_past) && left < promise.validity.span() / 2 {
             let acquired = self.ask().await?;
             self.note(acquired);
         }

@@ -245,6 +245,22 @@ async fn a_write_that_could_not_be_sent_is_in_no_doubt() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_holder_waits_behind_no_calls_that_hang() {
+    let world = patient();
+    let guard = world.client.lock("k").await.unwrap();
+    let _calls = hang(&world, 2_000);
+    tokio::time::sleep(secs(1)).await;
+    let done = async {
+        guard.put("a").await.unwrap();
+        guard.get().await.unwrap();
+        guard.delete().await.unwrap();
+        guard.release().await.unwrap();
+    };
+    let done = tokio::time::timeout(secs(1), done).await;
+    done.expect("no wait for the calls that hang");
+}
+
+#[tokio::test(start_paused = true)]
 async fn renewals_wait_behind_no_calls_that_hang() {
     let world = patient();
     let guard = world.client.lock("k").await.unwrap();

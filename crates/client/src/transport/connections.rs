@@ -149,6 +149,15 @@ impl Connections {
             _watch: Some(watch),
         }
     }
+
+    /// The same, unless all room is in use.
+    pub(crate) fn try_watch_permit(&self) -> Option<LongCallPermit> {
+        let watch = Arc::clone(&self.watches).try_acquire_owned().ok()?;
+        Some(LongCallPermit {
+            _room: Arc::clone(&self.long_calls).try_acquire_owned().ok()?,
+            _watch: Some(watch),
+        })
+    }
 }
 
 async fn permit(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {

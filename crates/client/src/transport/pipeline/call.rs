@@ -13,14 +13,24 @@ use tonic::{Request, Response, Status};
 use crate::transport::call_metadata::CallMetadata;
 use crate::transport::not_grpc;
 
+/// The rooms of the stream, and what a call does without room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// That of calls that keep something alive. Without room the call goes by itself.
+    Renewals,
+    /// That of all others. Without room a holder's call goes by itself: it waits behind no calls that hang.
+    Holder,
+    /// That of all others, and the call waits for it.
+    Begins,
+}
+
 /// A request of the contract with one answer.
 pub trait Call: Message + Clone + Sized + Send + 'static {
     /// Its answer.
     type Answer: Message + Send + 'static;
 
-    /// Whether it keeps something alive. Such a call waits behind no others: the stream has room for them alone, and without
-    /// room they are made as calls of their own.
-    fn is_renewal(&self) -> bool;
+    /// Its room on the stream.
+    fn room(&self) -> Room;
 
     /// The call in a frame.
     fn in_frame(self) -> pipeline_call::Call;
@@ -39,13 +49,13 @@ pub trait Call: Message + Clone + Sized + Send + 'static {
 pub type Answering<A> = Pin<Box<dyn Future<Output = Result<Response<A>, Status>> + Send>>;
 
 macro_rules! calls {
-    ($($ask:ident -> $answer:ident: $name:ident, $method:ident, $is_renewal:expr;)*) => {$(
+    ($($ask:ident -> $answer:ident: $name:ident, $method:ident, $room:expr;)*) => {$(
         impl Call for proto::$ask {
             type Answer = proto::$answer;
 
-            fn is_renewal(&self) -> bool {
-                let is_renewal: fn(&Self) -> bool = $is_renewal;
-                is_renewal(self)
+            fn room(&self) -> Room {
+                let room: fn(&Self) -> Room = $room;
+                room(self)
             }
 
             fn in_frame(self) -> pipeline_call::Call {
@@ -70,17 +80,20 @@ macro_rules! calls {
 }
 
 calls! {
-    CreateLockRefRequest -> CreateLockRefResponse: CreateLockRef, create_lock_ref, |_| false;
-    AcquireLockRequest -> AcquireLockResponse: AcquireLock, acquire_lock, |ask| ask.wait.is_none();
-    RenewLocksRequest -> RenewLocksResponse: RenewLocks, renew_locks, |_| true;
-    ReleaseLockRequest -> ReleaseLockResponse: ReleaseLock, release_lock, |_| false;
-    CriticalGetRequest -> CriticalGetResponse: CriticalGet, critical_get, |_| false;
-    CriticalPutRequest -> CriticalPutResponse: CriticalPut, critical_put, |_| false;
-    CriticalDeleteRequest -> CriticalDeleteResponse: CriticalDelete, critical_delete, |_| false;
-    OpenSessionRequest -> OpenSessionResponse: OpenSession, open_session, |_| false;
-    RenewSessionRequest -> RenewSessionResponse: RenewSession, renew_session, |_| true;
-    CloseSessionRequest -> CloseSessionResponse: CloseSession, close_session, |_| false;
-    GetRequest -> GetResponse: Get, get, |_| false;
+    CreateLockRefRequest -> CreateLockRefResponse: CreateLockRef, create_lock_ref, |_| Room::Begins;
+    AcquireLockRequest -> AcquireLockResponse: AcquireLock, acquire_lock, |ask| match ask.wait.is_none() && !ask.read_value {
+        true => Room::Renewals,
+        false => Room::Holder,
+    };
+    RenewLocksRequest -> RenewLocksResponse: RenewLocks, renew_locks, |_| Room::Renewals;
+    ReleaseLockRequest -> ReleaseLockResponse: ReleaseLock, release_lock, |_| Room::Holder;
+    CriticalGetRequest -> CriticalGetResponse: CriticalGet, critical_get, |_| Room::Holder;
+    CriticalPutRequest -> CriticalPutResponse: CriticalPut, critical_put, |_| Room::Holder;
+    CriticalDeleteRequest -> CriticalDeleteResponse: CriticalDelete, critical_delete, |_| Room::Holder;
+    OpenSessionRequest -> OpenSessionResponse: OpenSession, open_session, |_| Room::Begins;
+    RenewSessionRequest -> RenewSessionResponse: RenewSession, renew_session, |_| Room::Renewals;
+    CloseSessionRequest -> CloseSessionResponse: CloseSession, close_session, |_| Room::Begins;
+    GetRequest -> GetResponse: Get, get, |_| Room::Begins;
 }
 
 /// The largest answer that is taken. Values are at most 64 MiB by any configuration.

@@ -24,7 +24,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
 pub(crate) use call::{ANSWER_BYTES_MAX, Opener};
-pub use call::{Answering, Call};
+pub use call::{Answering, Call, Room};
 use link::Link;
 pub(crate) use sending::NotSent;
 use sending::{
@@ -110,7 +110,7 @@ impl Pipeline {
         if bytes_of(&call) > FRAME_BYTES || self.is_alone() {
             return opener.by_itself(call, within).await;
         }
-        let room = timeout(within, self.room(call.is_renewal())).await;
+        let room = timeout(within, self.room(call.room())).await;
         // Meanwhile the stream may have been found to be silent.
         let Some(room) = room
             .map_err(|_| not_in_time())?
@@ -126,13 +126,14 @@ impl Pipeline {
         }
     }
 
-    /// Room for one more call on the stream. `None`: a renewal is to go by itself, so as not to wait behind calls that hang.
-    async fn room(&self, is_renewal: bool) -> Option<OwnedSemaphorePermit> {
+    /// Room for one more call on the stream. `None`: the call goes by itself.
+    async fn room(&self, room: Room) -> Option<OwnedSemaphorePermit> {
         let shared = &self.shared;
-        match is_renewal {
-            true => Arc::clone(&shared.renewals_room).try_acquire_owned().ok(),
+        match room {
+            Room::Renewals => Arc::clone(&shared.renewals_room).try_acquire_owned().ok(),
+            Room::Holder => Arc::clone(&shared.room).try_acquire_owned().ok(),
             // (Nobody closes it.)
-            false => Arc::clone(&shared.room).acquire_owned().await.ok(),
+            Room::Begins => Arc::clone(&shared.room).acquire_owned().await.ok(),
         }
     }
 
@@ -145,7 +146,7 @@ impl Pipeline {
         if link.is_to_be_tried() {
             let pipeline = self.clone();
             self.spawn(async move {
-                if let Some(room) = pipeline.room(true).await {
+                if let Some(room) = pipeline.room(Room::Renewals).await {
                     // A server answers that this names no lock. That it answers is all that matters.
                     let probe = RenewLocksRequest::default();
                     let tried = pipeline.in_frame(probe, None, room);
