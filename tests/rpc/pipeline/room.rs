@@ -38,6 +38,18 @@ async fn filled(pipe: &mut Pipe) -> Vec<u64> {
         .collect()
 }
 
+/// A call of a holder that is answered at once, and is no renewal.
+fn wait_ask(lock_ref: &str) -> Call {
+    Call::AcquireLock(AcquireLockRequest {
+        lock_ref: lock_ref.to_owned(),
+        wait: Some(prost_types::Duration {
+            seconds: 1,
+            nanos: 0,
+        }),
+        ..Default::default()
+    })
+}
+
 #[tokio::test]
 async fn reads_that_hang_hold_up_nothing_but_reads() {
     let (_world, held, mut pipe) = hanging().await;
@@ -98,9 +110,10 @@ async fn a_write_that_was_begun_and_is_given_up_is_of_unknown_outcome() {
 async fn a_renewal_is_made_though_there_is_no_room_for_other_calls() {
     let (_world, held, mut pipe) = hanging().await;
     filled(&mut pipe).await;
-    let behind = pipe.send([look_ask(&held.lock_ref)])[0];
+    let behind = pipe.send([wait_ask(&held.lock_ref)])[0];
     for _ in 0..3 {
         pipe.made(renew_ask(&held.session)).await.unwrap();
+        pipe.made(look_ask(&held.lock_ref)).await.unwrap();
     }
     let lock_refs = vec![held.lock_ref.clone()];
     let renewed = pipe.made(Call::RenewLocks(RenewLocksRequest { lock_refs }));
@@ -112,7 +125,7 @@ async fn a_renewal_is_made_though_there_is_no_room_for_other_calls() {
 async fn a_call_that_is_given_up_ends_and_makes_room() {
     let (world, held, mut pipe) = hanging().await;
     let hang = filled(&mut pipe).await;
-    let behind = pipe.send([look_ask(&held.lock_ref), look_ask(&held.lock_ref)]);
+    let behind = pipe.send([wait_ask(&held.lock_ref), wait_ask(&held.lock_ref)]);
     // One that was not begun, and an id that nobody knows.
     pipe.give_up(vec![behind[1], u64::MAX]);
     let given_up = outcome(pipe.answer(behind[1]).await.unwrap()).unwrap_err();
