@@ -65,10 +65,10 @@ Existing tables stay, except for options that would be unsafe or slow. So this
 can be repeated, also by two at once. Settings come from the same file and
 environment variables as those of `fermata serve`.
 
-Exit status: 0 every node knows all tables; 64 malformed, or it does not fit
-the cluster; 69 the cluster cannot be reached, or refused; 74 it is done, and
-cannot be printed; 78 the settings are not valid, or the tables are of a later
-version.
+Exit status: 0 every node knows all tables; 64 malformed, or --replication is
+missing; 69 the cluster cannot be reached, or refused; 74 it is done, but
+cannot be printed; 78 the settings are not valid, or the tables have
+another version.
 
 Examples:
   fermata schema apply --contact-points 127.0.0.1 --replication datacenter1=3

@@ -30,7 +30,7 @@ enum KeyRead {
     Nothing,
     /// All of one state, and a committed one.
     State(KeyState),
-    /// It changed meanwhile; how many entries its first row showed.
+    /// It changed between the reads. The entries of its first row: from `head` to below `next`.
     Changing { head: u64, next: u64 },
 }
 

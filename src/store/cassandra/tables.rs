@@ -13,7 +13,7 @@ const GC_GRACE_S: i32 = 10_800;
 /// After so long without an answer of a node a coordinator asks another one as well. As shipped it is what 99 of 100
 /// reads of the table take, which grows with each read that waits for a node that hangs.
 ///
-/// More than a read across sites takes (80 ms as measured), so that it is not sent in vain, and less than the 200 ms after
+/// More than a read across sites takes (80 ms as measured), so that it is not sent in vain, and less than the 300 ms after
 /// which the driver asks another coordinator.
 const SPECULATIVE_RETRY_MS: u32 = 100;
 
