@@ -144,12 +144,18 @@ async fn make(args: &BackupArgs, client: Client) -> Result<u8, Failure> {
     }
     let summary = check(&partial).await.map_err(unwritten)?;
     let summary = summary.map_err(|error| damaged(&args.file, &error))?;
-    partial
-        .persist_noclobber(&args.file)
-        .map_err(|failed| match failed.error.kind() {
-            io::ErrorKind::AlreadyExists => is_there(&args.file),
-            _ => unwritten(failed.error),
-        })?;
+    let persisted = partial.persist_noclobber(&args.file).or_else(|failed| {
+        // Some mounted shares have neither hard links nor a rename that keeps an existing file.
+        match failed.error.kind() {
+            io::ErrorKind::AlreadyExists => Err(failed),
+            _ if args.file.exists() => Err(failed),
+            _ => failed.file.persist(&args.file),
+        }
+    });
+    persisted.map_err(|failed| match failed.error.kind() {
+        io::ErrorKind::AlreadyExists => is_there(&args.file),
+        _ => unwritten(failed.error),
+    })?;
     let synced = File::open(folder(&args.file)).and_then(|folder| folder.sync_all());
     synced.map_err(unwritten)?;
     let shown = shown(args.remote.format(), &summary, None);

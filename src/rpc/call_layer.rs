@@ -169,7 +169,7 @@ where
                 Some(open) if answers.form == AnswerForm::Read && !answers.is_listing => {
                     match timeout_at(answer_by, open.account().read_turn(answers.has_lock)).await {
                         Ok(turn) => turn,
-                        Err(_elapsed) => return Ok(status::no_room().into_http()),
+                        Err(_elapsed) => return Ok(status::message_late().into_http()),
                     }
                 }
                 Some(_) | None => None,

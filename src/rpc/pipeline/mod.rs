@@ -21,7 +21,7 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use prost::Message as _;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 use tonic::{Request, Status, Streaming};
 use tracing::Instrument as _;
 
@@ -409,11 +409,12 @@ impl Pipe {
         let given = parse::timeout(call.timeout.as_ref()).ok().flatten();
         let call_max = self.caller.router.limits().call_max();
         let deadline = Deadline::since(received, given);
+        let answer_within = deadline.answer_within(call_max);
         let now = Instant::now();
         let is_late = match waits {
             // It may take as long as its caller listens.
             true => deadline.answer_by().is_some_and(|by| by <= now),
-            false => deadline.answer_within(call_max) <= now,
+            false => answer_within <= now,
         };
         let begins = match (kind, &call.call) {
             (Kind::Begins, _) | (Kind::Unlocked, Some(Call::CreateLockRef(_))) => {
@@ -450,8 +451,11 @@ impl Pipe {
                 let account = account.as_ref();
                 let _kept = account.map(|account| account.charge(ChargeKind::Call, CALL_BYTES));
                 let _turn = match (account, kind) {
-                    (Some(account), Kind::Read) => account.read_turn(true).await,
-                    (Some(account), Kind::Unlocked) => account.read_turn(false).await,
+                    (Some(account), Kind::Read | Kind::Unlocked) => {
+                        let turn = account.read_turn(kind == Kind::Read);
+                        let turn = timeout_at(answer_within, turn).await;
+                        turn.map_err(|_elapsed| status::message_late())?
+                    }
                     _ => None,
                 };
                 caller.call(call, received).await

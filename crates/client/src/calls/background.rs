@@ -1,6 +1,8 @@
 //! Work that no caller waits for: releases of what was dropped. A process that drops thousands of locks at once does not stand in
 //! the way of those that it holds.
 
+use std::time::Duration;
+
 use tokio::sync::Semaphore;
 use tonic::Status;
 
@@ -9,6 +11,9 @@ use crate::transport::retry::Backoff;
 
 /// The attempts at once: a quarter of the calls that a Pipeline takes.
 const ATTEMPTS_MAX: usize = 256;
+
+/// The pause after a refusal for missing rights: somebody has to change a rule first.
+const DENIED_PAUSE: Duration = Duration::from_secs(30);
 
 /// Room for work in the background.
 pub(crate) struct Background(Semaphore);
@@ -49,10 +54,10 @@ impl Background {
                     }
                     // A limit, a rule, or a proxy may deny a release for a while. An entry in a session would be held for as
                     // long as that lives.
-                    Fault::Limit(error)
-                    | Fault::Denied(error)
-                    | Fault::Unavailable(error)
-                    | Fault::Other(error) => {
+                    Fault::Denied(error) => {
+                        tokio::time::sleep(backoff.next(error.retry_after.or(Some(DENIED_PAUSE)))).await;
+                    }
+                    Fault::Limit(error) | Fault::Unavailable(error) | Fault::Other(error) => {
                         tokio::time::sleep(backoff.next(error.retry_after)).await;
                     }
                 }
