@@ -183,3 +183,24 @@ async fn a_call_that_was_not_begun_in_time_is_not_done() {
     };
     assert!(!got.exists);
 }
+
+/// The turns to read belong to the connection: those of one stream are missing on the other.
+#[tokio::test]
+async fn a_read_without_a_turn_is_answered_within_its_timeout() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let mut full = Pipe::open(&mut client).await;
+    let mut other = Pipe::open(&mut client).await;
+    world.store.send_replace(Mode::Hangs);
+    full.send(vec![get_ask("b"); 64]);
+    // All are begun once a further call of their stream is answered.
+    let missing = full.made(Call::ReleaseLock(ReleaseLockRequest::default()));
+    missing.await.unwrap_err();
+    let late = other.send_within([get_ask("c")], Some(Duration::from_millis(200)))[0];
+    let refused = outcome(other.answer(late).await.unwrap()).unwrap_err();
+    assert_eq!(
+        code_and_reason(Err::<(), _>(refused)),
+        (Code::Unavailable, "MESSAGE_LATE".to_owned())
+    );
+    assert!(full.come.is_empty());
+}

@@ -55,7 +55,8 @@ impl Background {
                     // A limit, a rule, or a proxy may deny a release for a while. An entry in a session would be held for as
                     // long as that lives.
                     Fault::Denied(error) => {
-                        tokio::time::sleep(backoff.next(error.retry_after.or(Some(DENIED_PAUSE)))).await;
+                        tokio::time::sleep(backoff.next(error.retry_after.or(Some(DENIED_PAUSE))))
+                            .await;
                     }
                     Fault::Limit(error) | Fault::Unavailable(error) | Fault::Other(error) => {
                         tokio::time::sleep(backoff.next(error.retry_after)).await;
