@@ -165,7 +165,7 @@ async fn make(args: &BackupArgs, client: Client) -> Result<u8, Failure> {
 }
 
 fn is_there(file: &Path) -> Failure {
-    let what = format!("there is a {} already", file.display());
+    let what = format!("the file {} exists already", file.display());
     Failure::new(exit::CANNOT_CREATE, what)
 }
 

@@ -42,7 +42,7 @@ pub async fn release(
         Err(signal) => format!("{signal} came before an answer"),
     };
     say(&format!(
-        "{key} could not be released, and ends {ends}: {why}"
+        "the lock on {key} could not be released, and ends {ends}: {why}"
     ));
     Ok(())
 }

@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(value_name = "COMMAND", last = true, conflicts_with = "script")]
     command: Vec<OsString>,
 
-    /// The command for a shell, as -- sh -c SCRIPT
+    /// A command for the shell: short for -- sh -c SCRIPT
     #[arg(short = 'c', long = "command", value_name = "SCRIPT")]
     script: Option<OsString>,
 
@@ -76,10 +76,10 @@ FERMATA_LOCK_REF, FERMATA_FENCING_TOKEN and FERMATA_KEY are set for the
 command. Signals are passed on. A lost lock ends the command and all processes
 that it started. --ttl is 60s by default. Details: docs/lock.md
 
-Exit status: that of the command, 128+n if signal n ended it; 64 malformed;
-66 no such table; 69 no server; 70 the lock was lost; 71 the command could not
-be waited for; 74 the lockRef cannot be printed; 75 the lock is held (--try) or
-a limit is reached; 77 not allowed; 124 the wait timed out; 126 the command
+Exit status: that of the command, 128+n if signal n ended it; 64 malformed; 66
+no such table; 69 no server; 70 the lock was lost; 71 waiting for the command
+failed; 74 the lockRef cannot be printed; 75 the lock is held (--try) or a
+limit is reached; 77 not allowed; 124 the wait timed out; 126 the command
 cannot be run; 127 there is no such command.
 
 Examples:

@@ -31,7 +31,7 @@ pub struct LockFlags {
     #[arg(short = 'w', long, value_name = "SPAN", value_parser = span_or_seconds)]
     pub wait: Option<Span>,
 
-    /// Exit with N in place of 75 and 124
+    /// Exit with N when --try or --wait gets no lock
     #[arg(short = 'E', long, value_name = "N")]
     pub conflict_exit_code: Option<u8>,
 
@@ -43,7 +43,7 @@ pub struct LockFlags {
     #[arg(long, value_name = "SPAN")]
     pub ttl: Option<Span>,
 
-    /// Lifetime of the lock without a connection
+    /// Lifetime of the lock once its connection ends
     #[arg(long, value_name = "SPAN")]
     pub disconnect_grace: Option<Span>,
 

@@ -255,7 +255,7 @@ impl CassandraConfig {
         );
         need(
             self.consistency == Consistency::Quorum || self.datacenter.is_some(),
-            "consistency: with local_quorum name the datacenter (store.cassandra.datacenter), the same for all replicas: each \
+            "consistency: local_quorum needs store.cassandra.datacenter, the same for all replicas; otherwise each \
              datacenter would lock on its own",
         );
         let tls = &self.tls;
@@ -265,7 +265,7 @@ impl CassandraConfig {
         );
         need(
             tls.ca_file.is_some() || (tls.cert_file.is_none() && tls.verify_host),
-            "tls.ca_file is not set, so there is no encryption at all",
+            "tls.ca_file is not set, so the connections are not encrypted, and the other tls settings have no effect",
         );
     }
 }

@@ -1,8 +1,9 @@
-//! The take-over of all that the last process left, in a store with one process: every older replica is gone, so its keys and
-//! sessions belong to this one (H3).
+//! The take-over of the keys and sessions of the previous process, in a store that only one process uses. Every older replica is
+//! gone (H3).
 //!
 //! Sessions are read before the first call, and each has a whole TTL from then on. A key is taken over by its first call, so the
-//! time of a start does not grow with the keys. A task takes over the keys without calls, so that the entries of gone holders end.
+//! time of a start does not grow with the number of keys. A task takes over the keys without calls, so that the entries of gone
+//! holders end.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,8 +1,8 @@
-//! The choice of gRPC status codes, in one place; only for messages that cannot be decoded [`fermata_proto::codec`] chooses.
+//! Chooses the gRPC status codes. The one exception: [`fermata_proto::codec`] chooses the code for a message that cannot be decoded.
 //!
-//! Every status carries google.rpc.ErrorInfo with the domain [`DOMAIN`] and a reason that programs can
-//! switch on; INVALID_ARGUMENT also google.rpc.BadRequest, RESOURCE_EXHAUSTED also
-//! google.rpc.QuotaFailure, and what may be repeated google.rpc.RetryInfo.
+//! Every status carries google.rpc.ErrorInfo with the domain [`DOMAIN`] and a reason that programs can switch on. INVALID_ARGUMENT
+//! also carries google.rpc.BadRequest, and RESOURCE_EXHAUSTED google.rpc.QuotaFailure. A status of a call that may be repeated
+//! carries google.rpc.RetryInfo.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -383,7 +383,7 @@ pub fn given_up() -> Status {
 
 /// The same for a call that was begun: its change may go on.
 pub fn given_up_begun(writes: bool) -> Status {
-    let words = "the client gave this call up; it may have been done, or may be yet";
+    let words = "the client gave this call up; it may have been done, or may still be done";
     let given_up = StatusBuilder::new(Code::Cancelled, words, "GIVEN_UP");
     match writes {
         true => given_up.write_unknown().status(),
@@ -394,7 +394,7 @@ pub fn given_up_begun(writes: bool) -> Status {
 /// Too many calls of one Pipeline wait for locks.
 pub fn too_many_waits(max: usize) -> Status {
     let words = format!(
-        "{max} calls of this Pipeline wait for a lock already; wait by an AcquireLock of its own"
+        "{max} calls of this Pipeline wait for a lock already; call AcquireLock outside of the Pipeline"
     );
     StatusBuilder::limit(words, "waits of a Pipeline", max).status()
 }

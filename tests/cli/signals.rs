@@ -85,7 +85,7 @@ fn a_release_that_is_not_answered_ends_soon_after_the_signal() {
     send(held.pid(), Signal::SIGTERM);
     let (ended, said) = held.end();
     assert_eq!(ended.code(), Some(143), "{said}");
-    let left = "k could not be released, and ends 1m after its last renewal: SIGTERM came before";
+    let left = "the lock on k could not be released, and ends 1m after its last renewal: SIGTERM came before";
     assert!(said.contains(left), "{said}");
 }
 

@@ -41,7 +41,7 @@ pub struct Remote {
     #[arg(long = "endpoint", value_name = "URL", global = true)]
     endpoints: Vec<String>,
 
-    /// The CA of the server's certificate (PEM), not those of the system [env: FERMATA_CA_FILE]
+    /// Trust this CA (PEM), in place of the CAs of the system [env: FERMATA_CA_FILE]
     #[arg(long, value_name = "FILE", global = true)]
     ca: Option<PathBuf>,
 

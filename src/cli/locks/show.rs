@@ -88,7 +88,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 fn refuse_another_table(entry: &EntryName, given: Option<&str>) -> Result<(), Failure> {
     match given {
         Some(table) if table != entry.table.as_str() => Err(Failure::usage(format!(
-            "{entry} is of the table {}, not of --table {table}; a key of this form is given by --key",
+            "{entry} is an entry of the table {}, not of --table {table}; if it is the name of a key, give it by --key",
             entry.table
         ))),
         _ => Ok(()),

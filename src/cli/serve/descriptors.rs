@@ -37,7 +37,7 @@ pub fn provide(config: &mut Config) {
         file_descriptors = have,
         needed = need,
         connections_max = room,
-        "too few file descriptors (LimitNOFILE= of a unit, ulimit -n of a shell): limits.connections_max is lowered"
+        "too few file descriptors, so limits.connections_max is lowered: raise LimitNOFILE= of the systemd unit, or ulimit -n"
     );
     config.limits.connections_max = usize::try_from(room).unwrap_or(usize::MAX);
 }

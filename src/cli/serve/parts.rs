@@ -228,8 +228,8 @@ impl Prepared {
             Prepared::Cassandra(starting, client) => {
                 if made.config.peers.listen.is_none() {
                     tracing::warn!(
-                        "peers.listen is not set: other replicas cannot pass calls on to this one. They ask it through \
-                         Cassandra, which takes up to some seconds a call"
+                        "peers.listen is not set: other replicas cannot pass calls on to this one. They request its keys \
+                         through Cassandra instead, which can take some seconds a call"
                     );
                 }
                 let (tables, limits) = (made.config.table_names(), made.config.limits.clone());

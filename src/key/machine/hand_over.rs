@@ -1,5 +1,5 @@
-//! Giving the key to another replica (H4). Calls are answered or failed first. From the sending of the commit until a later version
-//! is known the key answers nothing.
+//! Handing the key over to another replica (H4). Calls are answered or failed first. Then the hand-over is committed. This home
+//! answers nothing about the key after it sent the commit, until it knows a later version of the row.
 
 use std::sync::Arc;
 

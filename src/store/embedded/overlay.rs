@@ -1,7 +1,7 @@
 //! A file that stays unchanged: writes to it are kept in memory.
 //!
-//! redb writes to a file while it opens it, before it may find damage. So a file is opened on an overlay first, and for real only
-//! if that succeeded.
+//! redb writes to a file while it opens the file, before all damage is found. So a store is opened on an overlay first, and on the
+//! file itself only if that succeeded.
 
 use std::collections::BTreeMap;
 use std::fs::File;
