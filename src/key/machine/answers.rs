@@ -118,16 +118,6 @@ impl Machine {
             serving.wait_for_claim_anew(cx, seq);
         }
     }
-
-    /// Whether waits, watches or queued calls need this machine in memory.
-    pub fn has_listeners(&self) -> bool {
-        match &self.role {
-            Role::Serving(serving) | Role::HandingOver(serving, _) => {
-                !serving.asks.is_empty() || !serving.watchers.is_empty()
-            }
-            Role::Unread | Role::Taking(_) => !self.backlog.is_empty(),
-        }
-    }
 }
 
 impl Serving {

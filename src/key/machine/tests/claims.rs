@@ -1,33 +1,15 @@
 //! Who came for a grant (I5), and entries whose end is wanted already.
 
 use super::*;
-use crate::lock::{EndReason, EndedAs};
-
-fn acquire_with_value(n: u64) -> Call {
-    Call::Acquire {
-        entry: entry(n),
-        wait: true,
-        read_value: true,
-    }
-}
-
-/// The second one holds the key, and was told nothing.
-fn second_holds() -> World {
-    let mut world = World::serving(&[of_session(1), of_session(2)]);
-    world.calls(release(held(1, NOW_US)));
-    world.on(Event::Swapped(SwapOutcome::Applied));
-    world
-}
 
 #[test]
 fn an_answer_that_nobody_heard_takes_no_claim_from_one_that_was_heard() {
     let mut world = World::serving(&[of_session(1)]);
     assert_eq!(grant_told(&world.calls(acquire(1))), Some(NOW_US));
-    let grant = Fence(NOW_US);
-    world.on(Event::AnswerLost { grant });
+    world.answer_lost();
     world.pass(10 * TTL);
     assert_eq!(world.on(Event::Due), []);
-    world.on(Event::AnswerLost { grant });
+    world.answer_lost();
     world.pass(TTL);
     assert!(world.on(Event::Due).iter().any(is_swap));
 }
@@ -40,8 +22,7 @@ fn whoever_names_the_grant_was_told_it() {
     for call in [renew, put(held(1, NOW_US), "x")] {
         let mut world = World::serving(&[of_session(1)]);
         world.calls(call);
-        let grant = Fence(NOW_US);
-        world.on(Event::AnswerLost { grant });
+        world.answer_lost();
         world.pass(10 * TTL);
         assert_eq!(world.on(Event::Due), []);
     }
@@ -49,38 +30,25 @@ fn whoever_names_the_grant_was_told_it() {
 
 #[test]
 fn a_claim_whose_value_is_being_read_is_none_that_nobody_made() {
-    let mut world = second_holds();
+    let mut world = World::serving(&[of_session(1), of_session(2)]);
+    world.calls(release(held(1, NOW_US)));
+    world.applied();
     let io = read(&world.calls(acquire_with_value(2)));
     world.pass(TTL);
     assert_eq!(world.on(Event::Due), []);
-    let cell = Ok(None);
-    let effects = world.on(Event::DataRead { io, cell });
+    let effects = world.saw(io, None);
     assert_eq!(grant_told(&effects), Some(NOW_US + 4));
-}
-
-#[test]
-fn an_entry_that_is_being_evicted_is_not_renewed() {
-    let mut world = second_holds();
-    world.pass(TTL);
-    world.on(Event::Due);
-    let effects = world.calls(Call::Renew { entry: entry(2) });
-    let unclaimed = KeyError::Ended(EndedAs::Lost(EndReason::Unclaimed));
-    assert_eq!(errors(&effects), [unclaimed.into()]);
 }
 
 #[test]
 fn an_entry_expires_though_an_operator_failed_to_end_it() {
     let mut world = World::serving(&[new_entry(1)]);
     world.calls(create(of_session(2)));
-    world.calls(Call::Force {
-        seq: Seq(1),
-        by: "op".into(),
-        why: "stuck".into(),
-    });
+    world.calls(force(1));
     world.pass(TTL);
     world.on(Event::Due);
-    world.on(Event::Swapped(SwapOutcome::NotStarted("down".into())));
-    let effects = world.on(Event::Resume(PauseOf::Row));
+    world.not_started();
+    let effects = world.resume_row();
     assert_eq!(swap(&effects).1.position(Seq(1)), None);
 }
 
@@ -90,12 +58,12 @@ fn an_entry_that_was_given_back_as_a_waiter_never_is_answered_held() {
     world.calls(release(held(1, NOW_US)));
     let (back, _) = world.call(release(entry(2)));
     world.calls(acquire(2));
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = world.applied();
     assert_eq!(grant_told(&effects), None);
     assert_eq!(swap(&effects).1.head(), Seq(3));
     let effects = world.calls(put(held(2, NOW_US + 4), "late"));
     assert_eq!(errors(&effects), [KeyError::Releasing.into()]);
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = world.applied();
     let released = Ok(Answer::Released { already: false });
     assert!(answers(&effects).contains(&(back, released)));
 }
@@ -105,20 +73,11 @@ fn an_entry_that_is_being_released_is_answered_held_no_more() {
     let mut world = World::serving(&[new_entry(1)]);
     let (call, effects) = world.call(acquire_with_value(1));
     let io = read(&effects);
-    let (last_put, _) = write(&world.calls(Call::Release {
-        entry: held(1, NOW_US),
-        call_no: 0,
-        put: Some(put_of("x")),
-    }));
-    let cell = Ok(None);
-    let effects = world.on(Event::DataRead { io, cell });
+    let (last_put, _) = write(&world.calls(release_with(held(1, NOW_US), 0)));
+    let effects = world.saw(io, None);
     assert_eq!(answers(&effects), []);
-    let outcome = WriteOutcome::Done;
-    world.on(Event::DataWritten {
-        io: last_put,
-        outcome,
-    });
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    world.wrote(last_put);
+    let effects = world.applied();
     let ended = KeyError::Ended(EndedAs::Released);
     assert!(answers(&effects).contains(&(call, Err(ended.into()))));
 }
@@ -131,7 +90,7 @@ fn an_entry_whose_session_ended_while_it_waited_never_is_answered_held() {
     let effects = world.on(Event::SessionEnded(SessionId(Uuid::from_u128(2))));
     let closed = KeyError::Ended(EndedAs::Lost(EndReason::SessionClosed));
     assert_eq!(answers(&effects), [(wait, Err(closed.into()))]);
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = world.applied();
     assert_eq!(grant_told(&effects), None);
     assert_eq!(swap(&effects).1.entries.len(), 0);
 }
@@ -142,13 +101,12 @@ fn while_no_fence_can_be_taken_a_watcher_is_kept_and_the_grant_is_tried_again() 
     let (watch, _) = world.call(Call::Watch { entry: entry(2) });
     world.clock_is_wrong = true;
     world.calls(release(held(1, NOW_US)));
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = world.applied();
     assert!(answers(&effects).iter().all(|(of, _)| *of != watch));
     world.clock_is_wrong = false;
     assert!(world.machine.due(world.commit).is_some());
-    world.pass(TTL);
-    swap(&world.on(Event::Due));
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    world.row_after(TTL);
+    let effects = world.applied();
     let grant = Fence(NOW_US + 4);
     let status = EntryStatus::Held { grant };
     assert!(effects.contains(&Effect::Notify {

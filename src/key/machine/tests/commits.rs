@@ -8,7 +8,7 @@ fn what_comes_in_while_a_swap_is_in_flight_goes_into_the_next_one() {
     assert!(world.calls(create(new_entry(2))).iter().any(is_swap));
     assert_eq!(world.calls(create(new_entry(3))), []);
     assert_eq!(world.calls(create(new_entry(4))), []);
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = world.applied();
     let (_, new) = swap(&effects);
     assert_eq!(new.entries.len(), 4);
 }
@@ -18,18 +18,15 @@ fn nobody_is_answered_by_an_unknown_outcome_until_it_is_resolved() {
     let mut world = World::serving(&[new_entry(1), new_entry(2)]);
     let (call, effects) = world.call(release(held(1, NOW_US)));
     let (old, new) = swap(&effects);
-    let effects = world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    let effects = world.swapped_in_doubt();
     assert!(answers(&effects).is_empty());
-    assert_eq!(
-        world.on(Event::Resume(PauseOf::Row)),
-        [Effect::Load { settle: true }]
-    );
+    assert_eq!(world.resume_row(), [Effect::Load { settle: true }]);
     // To read the old version settles nothing: it is sent again.
     let effects = world.on(loaded(&old));
     assert!(answers(&effects).is_empty());
     assert_eq!(swap(&effects), (old, Arc::clone(&new)));
     // The first one was applied meanwhile.
-    let effects = world.on(Event::Swapped(SwapOutcome::Conflict(new)));
+    let effects = world.conflict(&new);
     let released = Ok(Answer::Released { already: false });
     assert_eq!(answers(&effects), [(call, released)]);
 }
@@ -57,14 +54,14 @@ fn a_create_in_doubt_is_sent_again_though_nobody_waits() {
     let mut world = World::serving(&[new_entry(1)]);
     let (call, effects) = world.call(create(new_entry(2)));
     let (old, _) = swap(&effects);
-    world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    world.swapped_in_doubt();
     world.on(Event::CallGone(call));
-    world.on(Event::Resume(PauseOf::Row));
+    world.resume_row();
     let effects = world.on(loaded(&old));
     assert_eq!(swap(&effects).1.entries.len(), 2);
     // Its seq is not given out again.
     world.calls(create(new_entry(3)));
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = world.applied();
     let (_, new) = swap(&effects);
     let made: Vec<Tag> = new.entries.iter().map(|e| e.tag).collect();
     assert_eq!(made, [1, 2, 3].map(Tag::from_bits));
@@ -75,17 +72,17 @@ fn a_create_in_doubt_stays_though_its_caller_learned_that_the_row_cannot_be_read
     let mut world = World::serving(&[new_entry(1)]);
     let (call, effects) = world.call(create(new_entry(2)));
     let (old, new) = swap(&effects);
-    world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
-    world.on(Event::Resume(PauseOf::Row));
+    world.swapped_in_doubt();
+    world.resume_row();
     let why: Reason = "down".into();
     let effects = world.on(Event::Loaded(Err(Arc::clone(&why))));
     let failed = KeyError::StoreUnavailable(why);
     assert_eq!(answers(&effects), [(call, Err(failed.into()))]);
     // Its seq is not given out again.
     world.calls(create(new_entry(3)));
-    world.on(Event::Resume(PauseOf::Row));
+    world.resume_row();
     assert_eq!(swap(&world.on(loaded(&old))), (old, new));
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = world.applied();
     let (_, new) = swap(&effects);
     let made: Vec<Tag> = new.entries.iter().map(|e| e.tag).collect();
     assert_eq!(made, [1, 2, 3].map(Tag::from_bits));
@@ -96,29 +93,17 @@ fn what_is_in_doubt_is_sent_again_as_it_was_whatever_was_decided_since() {
     let mut world = World::serving(&[new_entry(1)]);
     let (first, effects) = world.call(create(new_entry(2)));
     let (old, new) = swap(&effects);
-    world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    world.swapped_in_doubt();
     world.clock_is_wrong = true;
     let (second, _) = world.call(create(new_entry(3)));
-    world.on(Event::Resume(PauseOf::Row));
+    world.resume_row();
     let effects = world.on(loaded(&old));
     assert_eq!(swap(&effects), (old, Arc::clone(&new)));
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
-    assert_eq!(
-        answers(&effects)
-            .iter()
-            .map(|(call, _)| *call)
-            .collect::<Vec<_>>(),
-        [first]
-    );
+    let effects = world.applied();
+    assert_eq!(answered(&effects), [first]);
     assert_eq!(swap(&effects).1.entries.len(), 3);
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
-    assert_eq!(
-        answers(&effects)
-            .iter()
-            .map(|(call, _)| *call)
-            .collect::<Vec<_>>(),
-        [second]
-    );
+    let effects = world.applied();
+    assert_eq!(answered(&effects), [second]);
 }
 
 #[test]
@@ -129,33 +114,17 @@ fn a_create_that_was_not_started_is_dropped_with_its_caller() {
     let effects = world.on(Event::Swapped(SwapOutcome::NotStarted(Arc::clone(&why))));
     let failed = KeyError::StoreUnavailable(why);
     assert_eq!(answers(&effects), [(call, Err(failed.into()))]);
-    assert_eq!(world.on(Event::Resume(PauseOf::Row)), []);
+    assert_eq!(world.resume_row(), []);
 }
 
 #[test]
 fn a_release_goes_on_after_its_caller_learned_that_the_store_is_gone() {
     let mut world = World::serving(&[new_entry(1)]);
     world.calls(release(held(1, NOW_US)));
-    let effects = world.on(Event::Swapped(SwapOutcome::NotStarted("down".into())));
+    let effects = world.not_started();
     assert_eq!(errors(&effects).len(), 1);
-    let effects = world.on(Event::Resume(PauseOf::Row));
+    let effects = world.resume_row();
     assert!(swap(&effects).1.entries.is_empty());
-}
-
-#[test]
-fn a_release_whose_put_is_durable_says_so_when_its_commit_fails() {
-    let mut world = World::serving(&[new_entry(1)]);
-    let effects = world.calls(Call::Release {
-        entry: held(1, NOW_US),
-        call_no: 0,
-        put: Some(put_of("x")),
-    });
-    let (io, _) = write(&effects);
-    let outcome = WriteOutcome::Done;
-    world.on(Event::DataWritten { io, outcome });
-    let effects = world.on(Event::Swapped(SwapOutcome::NotStarted("down".into())));
-    let failed = errors(&effects);
-    assert!(failed.len() == 1 && failed[0].may_have_written);
 }
 
 #[test]
@@ -169,17 +138,13 @@ fn the_same_swap_is_not_sent_beside_another() {
 #[test]
 fn a_create_that_nobody_waits_for_any_longer_takes_no_commit_from_others() {
     let mut world = World::serving(&[new_entry(1)]);
-    for text in ["a", "b", "c"] {
-        let (io, _) = write(&world.calls(put(held(1, NOW_US), text)));
-        let outcome = WriteOutcome::Done;
-        world.on(Event::DataWritten { io, outcome });
-    }
+    world.use_up_timestamps();
     world.calls(create(new_entry(2)));
-    world.on(Event::Swapped(SwapOutcome::NotStarted("down".into())));
+    world.not_started();
     // The holder waits for timestamps while the row is left alone.
     world.calls(put(held(1, NOW_US), "d"));
     let (gone, _) = world.call(create(new_entry(3)));
     world.on(Event::CallGone(gone));
-    let (_, row) = swap(&world.on(Event::Resume(PauseOf::Row)));
+    let (_, row) = swap(&world.resume_row());
     assert_eq!((row.fence, row.entries.len()), (Fence(NOW_US + 4), 1));
 }

@@ -1,7 +1,6 @@
 //! Who is home: first use, take-over, hand-over, deposition (H1, H3, H4, H6).
 
 use super::*;
-use crate::lock::EndedAs;
 
 #[test]
 fn the_first_use_of_a_key_is_one_load_and_one_swap() {
@@ -12,7 +11,7 @@ fn the_first_use_of_a_key_is_one_load_and_one_swap() {
     let (old, new) = swap(&effects);
     assert_eq!((old.version, new.version), (0, 1));
     assert_eq!(new.home, Some(home(1, 1)));
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = world.applied();
     assert!(matches!(
         &answers(&effects)[..],
         [(of, Ok(Answer::Held { .. }))] if *of == call
@@ -50,7 +49,7 @@ fn a_key_is_taken_over_only_from_the_home_that_is_known_to_be_gone() {
     let effects = world.on(loaded(&row));
     let (_, new) = swap(&effects);
     assert_eq!(new.home, Some(home(1, 2)));
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = world.applied();
     assert!(matches!(
         &answers(&effects)[..],
         [(_, Ok(Answer::Home(home)))] if home.term == 2
@@ -65,7 +64,7 @@ fn a_machine_that_lost_its_memory_takes_the_key_from_itself() {
     let effects = world.on(loaded(&row));
     let (_, new) = swap(&effects);
     assert_eq!((new.home, new.unsynced), (Some(home(1, 2)), true));
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = world.applied();
     assert_eq!(errors(&effects), [KeyError::GrantSuperseded.into()]);
 }
 
@@ -80,9 +79,9 @@ fn one_process_that_has_the_store_alone_takes_over_at_once() {
 
 /// The swap is of unknown outcome: nobody is answered before the row is read, which shows that it applied.
 fn looked_up(world: &mut World, new: &Arc<KeyState>) -> Vec<Effect> {
-    let effects = world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    let effects = world.swapped_in_doubt();
     assert!(answers(&effects).is_empty());
-    let effects = world.on(Event::Resume(PauseOf::Row));
+    let effects = world.resume_row();
     assert_eq!(effects, [Effect::Load { settle: true }]);
     let effects = world.on(loaded(new));
     assert!(!effects.iter().any(is_swap));
@@ -115,7 +114,7 @@ fn a_home_that_meets_another_one_answers_nothing_by_what_it_knew() {
     let mut world = World::serving(&[new_entry(1)]);
     let row = row_of(2, &[new_entry(1)]);
     let (wait, _) = world.call(create(new_entry(2)));
-    let effects = world.on(Event::Swapped(SwapOutcome::Conflict(Arc::clone(&row))));
+    let effects = world.conflict(&row);
     assert_eq!(
         answers(&effects),
         [(wait, Err(KeyError::Elsewhere(home(2, 1)).into()))]
@@ -128,18 +127,12 @@ fn a_home_that_meets_another_one_answers_nothing_by_what_it_knew() {
 #[test]
 fn from_the_sending_of_a_hand_over_nothing_is_answered() {
     let mut world = World::serving(&[new_entry(1)]);
-    let (hand, effects) = world.call(Call::HandOver {
-        to: replica(2),
-        if_idle: false,
-    });
+    let (hand, effects) = world.call(hand_over(2));
     let (_, new) = swap(&effects);
     assert_eq!(new.home, Some(home(2, 2)));
-    let (get, effects) = world.call(Call::Get {
-        entry: held(1, NOW_US),
-        call_no: 0,
-    });
+    let (get, effects) = world.call(get(held(1, NOW_US)));
     assert_eq!(effects, []);
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = world.applied();
     let elsewhere = KeyError::Elsewhere(home(2, 2));
     assert_eq!(
         answers(&effects),
@@ -153,17 +146,16 @@ fn from_the_sending_of_a_hand_over_nothing_is_answered() {
 #[test]
 fn a_hand_over_of_unknown_outcome_is_sent_again_whatever_the_old_version_shows() {
     let mut world = World::serving(&[new_entry(1)]);
-    let effects = world.calls(Call::HandOver {
-        to: replica(2),
-        if_idle: false,
-    });
+    let effects = world.calls(hand_over(2));
     let (old, new) = swap(&effects);
-    world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
-    world.on(Event::Resume(PauseOf::Row));
+    world.swapped_in_doubt();
+    // Nor though no fence could be taken by now.
+    world.clock_is_wrong = true;
+    world.resume_row();
     let effects = world.on(loaded(&old));
     assert!(answers(&effects).is_empty());
     assert_eq!(swap(&effects), (old, Arc::clone(&new)));
-    let effects = world.on(Event::Swapped(SwapOutcome::Conflict(new)));
+    let effects = world.conflict(&new);
     assert!(matches!(
         &answers(&effects)[..],
         [(_, Ok(Answer::HandedOver(_)))]
@@ -175,15 +167,8 @@ fn a_hand_over_waits_for_the_writes_in_flight() {
     let mut world = World::serving(&[new_entry(1)]);
     let (put, effects) = world.call(put(held(1, NOW_US), "x"));
     let (io, _) = write(&effects);
-    assert_eq!(
-        world.calls(Call::HandOver {
-            to: replica(2),
-            if_idle: false
-        }),
-        []
-    );
-    let outcome = WriteOutcome::Done;
-    let effects = world.on(Event::DataWritten { io, outcome });
+    assert_eq!(world.calls(hand_over(2)), []);
+    let effects = world.wrote(io);
     assert!(matches!(
         &answers(&effects)[..],
         [(of, Ok(Answer::Written { .. }))] if *of == put
@@ -194,15 +179,9 @@ fn a_hand_over_waits_for_the_writes_in_flight() {
 #[test]
 fn a_replica_serves_what_was_handed_to_it_in_the_term_that_it_was_told() {
     let mut other = World::serving_at(2, &[new_entry(1)]);
-    let effects = other.calls(Call::HandOver {
-        to: replica(1),
-        if_idle: false,
-    });
+    let effects = other.calls(hand_over(1));
     let (_, row) = swap(&effects);
-    let mut world = World::new();
-    world.calls(Call::Adopt { term: 2 });
-    let effects = world.on(loaded(&row));
-    assert!(!effects.iter().any(is_swap));
+    assert!(!World::new().adopts(&row).iter().any(is_swap));
     let mut world = World::new();
     world.calls(Call::Adopt { term: 1 });
     let effects = world.on(loaded(&row));
@@ -212,17 +191,14 @@ fn a_replica_serves_what_was_handed_to_it_in_the_term_that_it_was_told() {
 #[test]
 fn a_key_that_a_machine_takes_from_itself_is_not_served_in_the_term_before() {
     let mut other = World::serving_at(2, &[new_entry(1)]);
-    let (_, row) = swap(&other.calls(Call::HandOver {
-        to: replica(1),
-        if_idle: false,
-    }));
+    let (_, row) = swap(&other.calls(hand_over(1)));
     let mut world = World::new();
     // The news of the hand-over come late.
     world.calls(acquire(1));
     let (_, taken) = swap(&world.on(loaded(&row)));
-    world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    world.swapped_in_doubt();
     world.calls(Call::Adopt { term: 2 });
-    world.on(Event::Resume(PauseOf::Row));
+    world.resume_row();
     let effects = world.on(loaded(&row));
     assert_eq!((answers(&effects), swap(&effects).1), (vec![], taken));
 }
@@ -235,7 +211,7 @@ fn a_first_use_that_meets_no_row_reads_again_what_the_data_holds() {
         past: Some(5_000),
         ..no_row()
     })));
-    let effects = world.on(Event::Swapped(SwapOutcome::Conflict(Arc::default())));
+    let effects = world.conflict(&Arc::default());
     assert_eq!(effects, [Effect::Load { settle: true }]);
 }
 
@@ -249,8 +225,8 @@ fn no_more_creates_go_into_a_take_over_than_calls_may_wait() {
     for n in 9..=16 {
         assert_eq!(world.calls(create(new_entry(n))), []);
     }
-    world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
-    world.on(Event::Resume(PauseOf::Row));
+    world.swapped_in_doubt();
+    world.resume_row();
     let effects = world.on(Event::Loaded(Ok(no_row())));
     assert_eq!(swap(&effects).1.entries.len(), 8);
 }
@@ -260,7 +236,7 @@ fn a_watcher_of_a_key_whose_row_is_lost_learns_that_its_entry_ended() {
     let mut world = World::serving(&[new_entry(1)]);
     let (call, _) = world.call(Call::Watch { entry: entry(1) });
     world.calls(create(new_entry(2)));
-    let effects = world.on(Event::Swapped(SwapOutcome::Conflict(Arc::default())));
+    let effects = world.conflict(&Arc::default());
     let status = EntryStatus::Ended(EndedAs::NoLongerKept);
     assert!(effects.contains(&Effect::Notify { call, status }));
 }
@@ -272,7 +248,7 @@ fn a_holder_that_came_with_the_key_is_not_judged_by_a_row_before() {
     let mut world = World::new();
     world.calls(Call::TakeOver { from: replica(3) });
     swap(&world.on(loaded(&row)));
-    world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    world.swapped_in_doubt();
     let writes = WritesOfHolder {
         synced: true,
         open: false,
@@ -304,12 +280,12 @@ fn a_holder_that_came_with_the_key_is_not_judged_by_a_row_before() {
     }
     assert_eq!((row.home, row.kept), (Some(home(1, 3)), Some(Seq(2))));
     world.calls(Call::Adopt { term: 3 });
-    world.on(Event::Resume(PauseOf::Row));
+    world.resume_row();
     let effects = world.on(loaded(&row));
     assert!(!effects.iter().any(is_swap), "it serves");
     for _ in 0..3 {
         world.pass(TTL / 10 * 9);
-        world.calls(Call::Renew { entry: entry(2) });
+        world.calls(renew(2));
         assert_eq!(world.on(Event::Due), []);
     }
 }

@@ -20,7 +20,9 @@ use uuid::Uuid;
 
 use super::*;
 use crate::key::{Command, CommitMode, Decider, Home, KeyState, NewEntry, WritesOfHolder, decide};
-use crate::lock::{CoreLimits, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, Tag};
+use crate::lock::{
+    CoreLimits, EndReason, EndedAs, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, Tag,
+};
 use crate::session::Observer;
 
 pub const NOW_US: u64 = 1_000;
@@ -141,10 +143,10 @@ impl World {
         let first = entries.first().cloned().unwrap_or_else(|| new_entry(1));
         world.call(create(first));
         world.on(Event::Loaded(Ok(no_row())));
-        world.on(Event::Swapped(SwapOutcome::Applied));
+        world.applied();
         for entry in entries.iter().skip(1) {
             world.call(create(entry.clone()));
-            world.on(Event::Swapped(SwapOutcome::Applied));
+            world.applied();
         }
         world
     }
@@ -201,6 +203,89 @@ impl World {
     pub fn pass(&mut self, span: Duration) {
         self.at += span;
     }
+
+    /// The row that the home commits once this time has passed.
+    pub fn row_after(&mut self, span: Duration) -> Arc<KeyState> {
+        self.pass(span);
+        swap(&self.on(Event::Due)).1
+    }
+
+    /// The same, once it may make the holder durable; and that is done.
+    pub fn commit_later(&mut self) -> Arc<KeyState> {
+        let row = self.row_after(self.commit.keep_after);
+        self.applied();
+        row
+    }
+
+    pub fn applied(&mut self) -> Vec<Effect> {
+        self.on(Event::Swapped(SwapOutcome::Applied))
+    }
+
+    pub fn swapped_in_doubt(&mut self) -> Vec<Effect> {
+        self.on(Event::Swapped(SwapOutcome::Unknown("late".into())))
+    }
+
+    pub fn not_started(&mut self) -> Vec<Effect> {
+        self.on(Event::Swapped(SwapOutcome::NotStarted("down".into())))
+    }
+
+    pub fn conflict(&mut self, row: &Arc<KeyState>) -> Vec<Effect> {
+        self.on(Event::Swapped(SwapOutcome::Conflict(Arc::clone(row))))
+    }
+
+    pub fn resume_row(&mut self) -> Vec<Effect> {
+        self.on(Event::Resume(PauseOf::Row))
+    }
+
+    pub fn wrote(&mut self, io: IoId) -> Vec<Effect> {
+        let outcome = WriteOutcome::Done;
+        self.on(Event::DataWritten { io, outcome })
+    }
+
+    pub fn wrote_in_doubt(&mut self, io: IoId) -> Vec<Effect> {
+        let outcome = WriteOutcome::Unknown("late".into());
+        self.on(Event::DataWritten { io, outcome })
+    }
+
+    /// A read of the value shows this.
+    pub fn saw(&mut self, io: IoId, cell: Option<Datum>) -> Vec<Effect> {
+        self.on(Event::DataRead { io, cell: Ok(cell) })
+    }
+
+    pub fn read_failed(&mut self, io: IoId) -> Vec<Effect> {
+        let cell = Err("down".into());
+        self.on(Event::DataRead { io, cell })
+    }
+
+    /// The answer that said HELD under the first grant was heard by nobody.
+    pub fn answer_lost(&mut self) {
+        let grant = Fence(NOW_US);
+        self.on(Event::AnswerLost { grant });
+    }
+
+    /// The first holder writes for as long as its fence has timestamps.
+    pub fn use_up_timestamps(&mut self) {
+        for text in ["a", "b", "c"] {
+            let (io, _) = write(&self.calls(put(held(1, NOW_US), text)));
+            self.wrote(io);
+        }
+    }
+
+    /// One that took this row over, whose home is down.
+    pub fn taken_over(row: &Arc<KeyState>) -> World {
+        let mut world = World::new();
+        let from = row.home.unwrap().replica;
+        world.calls(Call::TakeOver { from });
+        swap(&world.on(loaded(row)));
+        world.applied();
+        world
+    }
+
+    /// It learns that the key was handed to it with this row.
+    pub fn adopts(&mut self, row: &Arc<KeyState>) -> Vec<Effect> {
+        self.calls(Call::Adopt { term: row.term() });
+        self.on(loaded(row))
+    }
 }
 
 pub fn create(entry: NewEntry) -> Call {
@@ -218,6 +303,32 @@ pub fn acquire(n: u64) -> Call {
     }
 }
 
+/// The same, with the value.
+pub fn acquire_with_value(n: u64) -> Call {
+    Call::Acquire {
+        entry: entry(n),
+        wait: true,
+        read_value: true,
+    }
+}
+
+/// Without waiting.
+pub fn acquire_now(n: u64) -> Call {
+    Call::Acquire {
+        entry: entry(n),
+        wait: false,
+        read_value: false,
+    }
+}
+
+pub fn renew(n: u64) -> Call {
+    Call::Renew { entry: entry(n) }
+}
+
+pub fn get(entry: EntryRef) -> Call {
+    Call::Get { entry, call_no: 0 }
+}
+
 pub fn put(entry: EntryRef, text: &'static str) -> Call {
     Call::Put {
         entry,
@@ -232,6 +343,33 @@ pub fn release(entry: EntryRef) -> Call {
         call_no: 0,
         put: None,
     }
+}
+
+/// A release that carries a put.
+pub fn release_with(entry: EntryRef, call_no: u64) -> Call {
+    Call::Release {
+        entry,
+        call_no,
+        put: Some(put_of("x")),
+    }
+}
+
+pub fn hand_over(n: u128) -> Call {
+    let (to, if_idle) = (replica(n), false);
+    Call::HandOver { to, if_idle }
+}
+
+/// An operator ends the entry with this number.
+pub fn force(n: u64) -> Call {
+    let (by, why) = ("op".into(), "stuck".into());
+    let seq = Seq(n);
+    Call::Force { seq, by, why }
+}
+
+/// How it ended then.
+pub fn forced() -> EndReason {
+    let (by, why) = ("op".into(), "stuck".into());
+    EndReason::Forced { by, why }
 }
 
 pub fn no_row() -> Loaded {
@@ -278,6 +416,12 @@ pub fn answers(effects: &[Effect]) -> Vec<(CallId, Result<Answer, CallError>)> {
         _ => None,
     };
     effects.iter().filter_map(answer).collect()
+}
+
+/// The calls that are answered.
+pub fn answered(effects: &[Effect]) -> Vec<CallId> {
+    let answers = answers(effects).into_iter();
+    answers.map(|(call, _)| call).collect()
 }
 
 /// The errors among them.

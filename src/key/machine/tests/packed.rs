@@ -1,9 +1,8 @@
 //! A machine to which nothing happens, in few bytes. (All other tests go on with what was packed, wherever that can be:
 //! [`World::pack`].)
 
+use super::write_back::kept;
 use super::*;
-use crate::key::Reserve;
-use crate::lock::{EndReason, EndedAs};
 
 /// One that holds its key in a session, was told so, and has written and read.
 fn used() -> World {
@@ -17,8 +16,7 @@ fn used() -> World {
         value: put_of("v"),
     });
     let (io, _) = write(&effects);
-    let outcome = WriteOutcome::Done;
-    world.on(Event::DataWritten { io, outcome });
+    world.wrote(io);
     world.machine.forget_value();
     world
 }
@@ -35,7 +33,7 @@ fn a_lock_that_is_held_and_not_used_takes_few_bytes() {
 fn a_key_that_nobody_locks_takes_few_bytes() {
     let mut world = used();
     world.calls(release(held(1, NOW_US)));
-    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.applied();
     world.pass(Duration::from_secs(60));
     let now = world.observer.observe(world.at);
     world.machine.forget_past(now, Duration::from_secs(1));
@@ -65,55 +63,8 @@ fn what_its_holder_did_before_counts_after() {
 }
 
 #[test]
-fn who_comes_next_waits_and_is_granted_the_key() {
-    let mut world = used();
-    assert!(world.pack());
-    world.calls(create(of_session(2)));
-    assert!(!world.pack(), "somebody waits");
-    world.on(Event::Swapped(SwapOutcome::Applied));
-    world.calls(acquire(2));
-    world.calls(release(held(1, NOW_US)));
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
-    assert_eq!(grant_told(&effects), Some(NOW_US + 4));
-}
-
-#[test]
-fn the_end_of_its_session_ends_it() {
-    let mut world = used();
-    assert!(world.pack());
-    let session = SessionId(Uuid::from_u128(1));
-    let effects = world.on(Event::SessionEnded(session));
-    let (_, row) = swap(&effects);
-    assert!(row.entries.is_empty());
-    let end = row.end_of(Seq(1));
-    assert_eq!(end, EndedAs::Lost(EndReason::SessionClosed));
-}
-
-/// One with a durable holder, and with a row that lies behind.
-fn writing_back() -> World {
-    let mut world = World::new();
-    world.commit.mode = CommitMode::WriteBack(Reserve {
-        seqs: 100,
-        fence_us: 1_000,
-        fence_us_if_far: 10,
-        far_us: 10_000,
-    });
-    world.calls(create(of_session(1)));
-    world.on(Event::Loaded(Ok(no_row())));
-    world.on(Event::Swapped(SwapOutcome::Applied));
-    commit_later(&mut world);
-    world
-}
-
-fn commit_later(world: &mut World) {
-    world.pass(world.commit.keep_after);
-    swap(&world.on(Event::Due));
-    world.on(Event::Swapped(SwapOutcome::Applied));
-}
-
-#[test]
 fn a_row_that_is_not_as_the_state_is_stays_so() {
-    let mut world = writing_back();
+    let mut world = kept(1);
     let row = Arc::clone(world.row());
     assert_ne!(row, *world.machine.state().unwrap());
     assert!(world.pack());
@@ -123,17 +74,17 @@ fn a_row_that_is_not_as_the_state_is_stays_so() {
 /// Whoever looks over all keys takes what is packed for durable.
 #[test]
 fn a_holder_that_memory_alone_knows_is_not_packed() {
-    let mut world = writing_back();
+    let mut world = kept(1);
     world.calls(create(of_session(2)));
-    commit_later(&mut world);
+    world.commit_later();
     world.calls(release(held(1, NOW_US)));
-    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.applied();
     world.pass(TTL / 2);
     let now = world.observer.observe(world.at);
     world.machine.forget_past(now, world.commit.keep_after);
     assert!(grant_told(&world.calls(acquire(2))).is_some());
     assert!(world.machine.has_volatile() && !world.pack());
-    commit_later(&mut world);
+    world.commit_later();
     assert!(!world.machine.has_volatile() && world.pack());
 }
 
@@ -142,36 +93,25 @@ fn ttl_of_session(world: &mut World, n: u128) {
     world.on(Event::SessionTtl { session, ttl });
 }
 
-/// The home of this row went, and nobody asked for the key since.
-fn taken_over(row: &Arc<KeyState>) -> World {
-    let mut world = World::new();
-    world.calls(Call::TakeOver { from: replica(2) });
-    swap(&world.on(loaded(row)));
-    world.on(Event::Swapped(SwapOutcome::Applied));
-    world
-}
-
 /// The sync of the holder, once it asks; whether it was told then that it holds the key.
 fn synced(world: &mut World, n: u64) -> bool {
     let io = read(&world.calls(acquire(n)));
-    let (io, _) = write(&world.on(Event::DataRead { io, cell: Ok(None) }));
-    let outcome = WriteOutcome::Done;
-    let effects = world.on(Event::DataWritten { io, outcome });
+    let (io, _) = write(&world.saw(io, None));
+    let effects = world.wrote(io);
     world.machine.forget_value();
     grant_told(&effects).is_some()
 }
 
 #[test]
 fn one_that_was_taken_over_and_not_asked_for_since_is_packed() {
-    let mut world = taken_over(&row_of(2, &[of_session(1)]));
+    let mut world = World::taken_over(&row_of(2, &[of_session(1)]));
     ttl_of_session(&mut world, 1);
     assert!(world.row().unsynced && world.pack());
     // It lives by its session alone (I8).
     assert_eq!(world.machine.due(world.commit), None);
     // Also after a sync that failed.
     let io = read(&world.calls(acquire(1)));
-    let cell = Err("down".into());
-    world.on(Event::DataRead { io, cell });
+    world.read_failed(io);
     assert!(!world.pack(), "the sync goes on in a moment");
     let grant = world.row().grant;
     world.on(Event::Resume(PauseOf::Sync(grant)));
@@ -182,13 +122,9 @@ fn one_that_was_taken_over_and_not_asked_for_since_is_packed() {
 #[test]
 fn one_that_was_handed_over_and_not_asked_for_since_is_packed() {
     let mut other = World::serving_at(2, &[of_session(1)]);
-    let (_, row) = swap(&other.calls(Call::HandOver {
-        to: replica(1),
-        if_idle: false,
-    }));
+    let (_, row) = swap(&other.calls(hand_over(1)));
     let mut world = World::new();
-    world.calls(Call::Adopt { term: row.term() });
-    world.on(loaded(&row));
+    world.adopts(&row);
     ttl_of_session(&mut world, 1);
     assert!(world.machine.has_inherited_holder() && world.pack());
     world.calls(acquire(1));
@@ -197,10 +133,7 @@ fn one_that_was_handed_over_and_not_asked_for_since_is_packed() {
 
 #[test]
 fn one_before_which_others_ended_is_packed_with_their_ends() {
-    let forced = EndReason::Forced {
-        by: "op".into(),
-        why: "stuck".into(),
-    };
+    let forced = forced();
     type End = fn(&mut World);
     let ends: [(NewEntry, EndReason, End); 4] = [
         (of_session(1), EndReason::SessionClosed, |world| {
@@ -212,23 +145,18 @@ fn one_before_which_others_ended_is_packed_with_their_ends() {
             world.on(Event::Due);
         }),
         (of_session(1), EndReason::Unclaimed, |world| {
-            let grant = Fence(NOW_US);
-            world.on(Event::AnswerLost { grant });
+            world.answer_lost();
             world.pass(TTL);
             world.on(Event::Due);
         }),
         (of_session(1), forced, |world| {
-            world.calls(Call::Force {
-                seq: Seq(1),
-                by: "op".into(),
-                why: "stuck".into(),
-            });
+            world.calls(force(1));
         }),
     ];
     for (first, reason, end) in ends {
         let mut world = World::serving(&[first, of_session(2)]);
         end(&mut world);
-        world.on(Event::Swapped(SwapOutcome::Applied));
+        world.applied();
         assert!(!world.pack(), "it is not claimed yet");
         assert!(synced(&mut world, 2));
         world.pass(TTL);
@@ -247,7 +175,7 @@ fn what_cannot_be_packed_is_not() {
         ("nobody holds it", {
             let mut world = used();
             world.calls(release(held(1, NOW_US)));
-            world.on(Event::Swapped(SwapOutcome::Applied));
+            world.applied();
             world
         }),
         ("it has a lease of its own", {
@@ -257,7 +185,7 @@ fn what_cannot_be_packed_is_not() {
         }),
         (
             "it was taken over, and has a lease of its own",
-            taken_over(&row_of(2, &[new_entry(1)])),
+            World::taken_over(&row_of(2, &[new_entry(1)])),
         ),
         (
             "nobody was told",
@@ -273,7 +201,7 @@ fn what_cannot_be_packed_is_not() {
 fn one_before_which_others_were_released_is_packed_with_their_requests() {
     let mut world = World::serving(&[of_session(1), of_session(2)]);
     world.calls(release(held(1, NOW_US)));
-    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.applied();
     world.calls(acquire(2));
     let now = world.observer.observe(world.at);
     world.machine.forget_past(now, Duration::ZERO);

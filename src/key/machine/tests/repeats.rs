@@ -1,21 +1,8 @@
 //! Calls that are repeated, or come late, after their entry was released or has ended otherwise (I5).
 
 use super::*;
-use crate::lock::{EndReason, EndedAs};
 
 const RELEASED: KeyError = KeyError::Ended(EndedAs::Released);
-
-fn release_with(entry: EntryRef, call_no: u64) -> Call {
-    Call::Release {
-        entry,
-        call_no,
-        put: Some(put_of("x")),
-    }
-}
-
-fn renew(n: u64) -> Call {
-    Call::Renew { entry: entry(n) }
-}
 
 /// One whose holder released it, durably, with or without a put.
 fn released(release: Call) -> World {
@@ -26,10 +13,9 @@ fn released(release: Call) -> World {
         _ => None,
     };
     if let Some(io) = effects.iter().find_map(writes) {
-        let outcome = WriteOutcome::Done;
-        world.on(Event::DataWritten { io, outcome });
+        world.wrote(io);
     }
-    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.applied();
     world
 }
 
@@ -51,7 +37,7 @@ fn a_create_repeated_during_the_release_is_told_of_it_once_that_is_durable() {
     world.calls(release(held(1, NOW_US)));
     let (repeated, effects) = world.call(create(new_entry(1)));
     assert_eq!(answers(&effects), []);
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = world.applied();
     assert!(answers(&effects).contains(&(repeated, Err(RELEASED.into()))));
 }
 
@@ -63,32 +49,23 @@ fn a_create_that_nobody_waited_for_any_more_is_none_that_was_released() {
     // It waits for the commit of the one before.
     let (given_up, _) = world.call(create(new_entry(3)));
     world.on(Event::CallGone(given_up));
-    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.applied();
     let effects = world.calls(create(new_entry(3)));
     assert!(swap(&effects).1.position(Seq(3)).is_some());
 }
 
 #[test]
 fn a_create_repeated_after_its_entry_expired_or_was_ended_is_told_how() {
-    let force = || Call::Force {
-        seq: Seq(1),
-        by: "op".into(),
-        why: "stuck".into(),
-    };
-    let forced = EndReason::Forced {
-        by: "op".into(),
-        why: "stuck".into(),
-    };
-    for (is_forced, reason) in [(true, forced), (false, EndReason::Expired)] {
+    for (is_forced, reason) in [(true, forced()), (false, EndReason::Expired)] {
         let mut world = World::serving(&[new_entry(1)]);
         match is_forced {
-            true => world.calls(force()),
+            true => world.calls(force(1)),
             false => {
                 world.pass(TTL);
                 world.on(Event::Due)
             }
         };
-        world.on(Event::Swapped(SwapOutcome::Applied));
+        world.applied();
         let row = Arc::clone(world.row());
         let ended = KeyError::Ended(EndedAs::Lost(reason));
         let effects = world.calls(create(new_entry(1)));
@@ -110,7 +87,7 @@ fn who_asks_for_the_status_during_a_release_hears_of_it_once_it_is_durable() {
         world.calls(release(held(1, NOW_US)));
         let (asked, effects) = world.call(ask);
         assert_eq!(answers(&effects), []);
-        let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+        let effects = world.applied();
         assert!(answers(&effects).contains(&(asked, Err(RELEASED.into()))));
     }
 }
@@ -127,7 +104,7 @@ fn who_asks_for_the_status_during_the_last_put_learns_what_became_of_that() {
         assert_eq!(answers(&effects), []);
         let mut effects = world.on(Event::DataWritten { io, outcome });
         if !is_held {
-            effects = world.on(Event::Swapped(SwapOutcome::Applied));
+            effects = world.applied();
         }
         assert_eq!(grant_told(&effects).is_some(), is_held, "{effects:?}");
         let told_released = answers(&effects).contains(&(asked, Err(RELEASED.into())));
@@ -163,10 +140,9 @@ fn what_became_of_a_put_of_which_this_home_knows_nothing_is_not_told() {
     // An earlier try was of unknown outcome.
     let mut world = World::serving(&[new_entry(1)]);
     let (io, _) = write(&world.calls(release_with(held(1, NOW_US), 1)));
-    let outcome = WriteOutcome::Unknown("late".into());
-    world.on(Event::DataWritten { io, outcome });
+    world.wrote_in_doubt(io);
     world.calls(release(held(1, NOW_US)));
-    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.applied();
     let effects = world.calls(release_with(held(1, NOW_US), 1));
     assert_eq!(errors(&effects), [unknown()]);
     // It was released at the home before.
@@ -176,6 +152,6 @@ fn what_became_of_a_put_of_which_this_home_knows_nothing_is_not_told() {
     next.call(release_with(held(1, NOW_US), 1));
     let effects = next.on(loaded(&row));
     assert_eq!(errors(&effects), []);
-    let effects = next.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = next.applied();
     assert_eq!(errors(&effects), [unknown()]);
 }

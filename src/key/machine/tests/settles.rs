@@ -2,13 +2,6 @@
 
 use super::*;
 
-fn get() -> Call {
-    Call::Get {
-        entry: held(1, NOW_US),
-        call_no: 0,
-    }
-}
-
 fn put_in_flight(world: &mut World, text: &'static str) -> IoId {
     write(&world.calls(put(held(1, NOW_US), text))).0
 }
@@ -25,7 +18,7 @@ fn unknown() -> WriteOutcome {
 fn in_doubt() -> World {
     let mut world = World::serving(&[new_entry(1), new_entry(2)]);
     let io = put_in_flight(&mut world, "x");
-    ends(&mut world, io, unknown());
+    world.wrote_in_doubt(io);
     world
 }
 
@@ -49,16 +42,15 @@ fn what_a_get_shows_is_written_again_first_whether_the_write_in_doubt_shows_or_n
         (Some(datum("of before", NOW_US - 9)), value("of before")),
     ] {
         let mut world = in_doubt();
-        let io = read(&world.calls(get()));
-        let cell = Ok(cell);
-        let effects = world.on(Event::DataRead { io, cell });
+        let io = read(&world.calls(get(held(1, NOW_US))));
+        let effects = world.saw(io, cell);
         assert_eq!(answers(&effects), []);
         let (io, rewrite) = write(&effects);
         assert_eq!((&rewrite.value, rewrite.timestamp), (&expected, NOW_US + 2));
-        let effects = ends(&mut world, io, WriteOutcome::Done);
+        let effects = world.wrote(io);
         assert_eq!(values(&effects).first(), Some(&expected));
         // From memory: whatever the store shows has the timestamp of the rewrite.
-        assert_eq!(values(&world.calls(get())), [expected]);
+        assert_eq!(values(&world.calls(get(held(1, NOW_US)))), [expected]);
         // Nothing is left in doubt for the next holder.
         let effects = world.calls(release(held(1, NOW_US)));
         assert!(!swap(&effects).1.unsynced);
@@ -69,23 +61,21 @@ fn what_a_get_shows_is_written_again_first_whether_the_write_in_doubt_shows_or_n
 fn a_value_that_is_too_large_to_be_remembered_is_read_again_once_it_is_settled() {
     let mut world = in_doubt();
     world.limits.known_value_bytes_max = 0;
-    let io = read(&world.calls(get()));
-    let cell = Ok(Some(datum("x", NOW_US + 1)));
-    let (io, _) = write(&world.on(Event::DataRead { io, cell }));
-    let io = read(&ends(&mut world, io, WriteOutcome::Done));
-    let cell = Ok(Some(datum("x", NOW_US + 2)));
-    let effects = world.on(Event::DataRead { io, cell });
+    let io = read(&world.calls(get(held(1, NOW_US))));
+    let (io, _) = write(&world.saw(io, Some(datum("x", NOW_US + 1))));
+    let io = read(&world.wrote(io));
+    let effects = world.saw(io, Some(datum("x", NOW_US + 2)));
     assert_eq!(values(&effects), [value("x")]);
 }
 
 #[test]
 fn a_write_does_not_come_between_the_read_and_the_rewrite() {
     let mut world = in_doubt();
-    let io = read(&world.calls(get()));
+    let io = read(&world.calls(get(held(1, NOW_US))));
     let effects = world.calls(put(held(1, NOW_US), "y"));
     assert!(!effects.iter().any(is_io), "{effects:?}");
-    let (io, _) = write(&world.on(Event::DataRead { io, cell: Ok(None) }));
-    let effects = ends(&mut world, io, WriteOutcome::Done);
+    let (io, _) = write(&world.saw(io, None));
+    let effects = world.wrote(io);
     assert_eq!(values(&effects), [None]);
     assert_eq!(write(&effects).1, datum("y", NOW_US + 3));
 }
@@ -96,7 +86,7 @@ fn a_get_waits_for_the_write_in_flight_before_it() {
     for outcome in [WriteOutcome::Done, unknown()] {
         let mut world = World::serving(&[new_entry(1)]);
         let io = put_in_flight(&mut world, "x");
-        let effects = world.calls(get());
+        let effects = world.calls(get(held(1, NOW_US)));
         assert!(!effects.iter().any(is_io), "{effects:?}");
         let is_done = outcome == WriteOutcome::Done;
         let effects = ends(&mut world, io, outcome);
@@ -112,13 +102,12 @@ fn a_get_waits_for_the_write_in_flight_before_it() {
 fn a_get_that_cannot_settle_it_fails_and_the_next_one_tries_again() {
     let mut world = in_doubt();
     let down = || KeyError::StoreUnavailable("down".into());
-    let io = read(&world.calls(get()));
-    let cell = Err("down".into());
-    let effects = world.on(Event::DataRead { io, cell });
+    let io = read(&world.calls(get(held(1, NOW_US))));
+    let effects = world.read_failed(io);
     assert_eq!(errors(&effects), [down().into()]);
     for timestamp in [NOW_US + 2, NOW_US + 3] {
-        let io = read(&world.calls(get()));
-        let (io, rewrite) = write(&world.on(Event::DataRead { io, cell: Ok(None) }));
+        let io = read(&world.calls(get(held(1, NOW_US))));
+        let (io, rewrite) = write(&world.saw(io, None));
         assert_eq!(rewrite.timestamp, timestamp);
         let effects = ends(&mut world, io, WriteOutcome::Unknown("down".into()));
         assert_eq!(errors(&effects), [down().into()]);
@@ -130,15 +119,15 @@ fn where_no_timestamp_is_left_it_takes_more_and_reads_anew() {
     let mut world = in_doubt();
     for _ in 0..2 {
         let io = put_in_flight(&mut world, "x");
-        ends(&mut world, io, unknown());
+        world.wrote_in_doubt(io);
     }
-    let io = read(&world.calls(get()));
-    let effects = world.on(Event::DataRead { io, cell: Ok(None) });
+    let io = read(&world.calls(get(held(1, NOW_US))));
+    let effects = world.saw(io, None);
     assert_eq!(swap(&effects).1.fence, Fence(NOW_US + 4));
-    let io = read(&world.on(Event::Swapped(SwapOutcome::Applied)));
-    let (io, rewrite) = write(&world.on(Event::DataRead { io, cell: Ok(None) }));
+    let io = read(&world.applied());
+    let (io, rewrite) = write(&world.saw(io, None));
     assert_eq!(rewrite.timestamp, NOW_US + 5);
-    assert_eq!(values(&ends(&mut world, io, WriteOutcome::Done)), [None]);
+    assert_eq!(values(&world.wrote(io)), [None]);
 }
 
 #[test]
@@ -147,15 +136,11 @@ fn where_no_fence_can_be_taken_for_it_everybody_who_reads_fails() {
     world.limits.core.ahead_us_max = Some(0);
     for _ in 0..2 {
         let io = put_in_flight(&mut world, "x");
-        ends(&mut world, io, unknown());
+        world.wrote_in_doubt(io);
     }
-    let io = read(&world.calls(get()));
-    world.calls(Call::Acquire {
-        entry: entry(1),
-        wait: true,
-        read_value: true,
-    });
-    let effects = world.on(Event::DataRead { io, cell: Ok(None) });
+    let io = read(&world.calls(get(held(1, NOW_US))));
+    world.calls(acquire_with_value(1));
+    let effects = world.saw(io, None);
     assert_eq!(errors(&effects).len(), 2, "{effects:?}");
     assert!(!effects.iter().any(is_io), "{effects:?}");
 }
@@ -168,8 +153,8 @@ fn an_acquire_that_reads_the_value_settles_it_as_well() {
         wait: false,
         read_value: true,
     }));
-    let (io, _) = write(&world.on(Event::DataRead { io, cell: Ok(None) }));
-    let effects = ends(&mut world, io, WriteOutcome::Done);
+    let (io, _) = write(&world.saw(io, None));
+    let effects = world.wrote(io);
     assert_eq!(grant_told(&effects), Some(NOW_US));
 }
 
@@ -177,16 +162,16 @@ fn an_acquire_that_reads_the_value_settles_it_as_well() {
 fn a_lock_that_is_released_meanwhile_leaves_the_value_to_the_sync_of_the_next_holder() {
     for is_written in [false, true] {
         let mut world = in_doubt();
-        let mut io = read(&world.calls(get()));
+        let mut io = read(&world.calls(get(held(1, NOW_US))));
         if is_written {
-            io = write(&world.on(Event::DataRead { io, cell: Ok(None) })).0;
+            io = write(&world.saw(io, None)).0;
         }
         let effects = world.calls(release(held(1, NOW_US)));
         assert_eq!(errors(&effects).len(), 1, "the read");
         assert!(swap(&effects).1.unsynced);
         let effects = match is_written {
-            true => ends(&mut world, io, WriteOutcome::Done),
-            false => world.on(Event::DataRead { io, cell: Ok(None) }),
+            true => world.wrote(io),
+            false => world.saw(io, None),
         };
         assert!(!effects.iter().any(is_io), "{effects:?}");
     }
@@ -195,15 +180,12 @@ fn a_lock_that_is_released_meanwhile_leaves_the_value_to_the_sync_of_the_next_ho
 #[test]
 fn a_hand_over_waits_for_it() {
     let mut world = in_doubt();
-    let io = read(&world.calls(get()));
-    let effects = world.calls(Call::HandOver {
-        to: replica(2),
-        if_idle: false,
-    });
+    let io = read(&world.calls(get(held(1, NOW_US))));
+    let effects = world.calls(hand_over(2));
     assert!(!effects.iter().any(is_swap));
-    let effects = world.on(Event::DataRead { io, cell: Ok(None) });
+    let effects = world.saw(io, None);
     assert!(!effects.iter().any(is_swap));
     let (io, _) = write(&effects);
-    let effects = ends(&mut world, io, WriteOutcome::Done);
+    let effects = world.wrote(io);
     assert!(!swap(&effects).1.unsynced);
 }

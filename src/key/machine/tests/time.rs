@@ -1,7 +1,6 @@
 //! Leases, claims, sessions (I5, I8, I9).
 
 use super::*;
-use crate::lock::{EndReason, EndedAs};
 
 fn second(n: u64) -> Duration {
     Duration::from_secs(n)
@@ -11,27 +10,15 @@ fn second(n: u64) -> Duration {
 fn an_entry_that_is_not_renewed_for_its_ttl_ends() {
     let mut world = World::serving(&[new_entry(1), new_entry(2)]);
     world.pass(second(9));
-    world.calls(Call::Renew { entry: entry(1) });
+    world.calls(renew(1));
     assert_eq!(world.on(Event::Due), []);
     world.pass(second(1));
     let effects = world.on(Event::Due);
     let left: Vec<Seq> = swap(&effects).1.entries.iter().map(|e| e.seq).collect();
     assert_eq!(left, [Seq(1)]);
-    let effects = world.calls(Call::Renew { entry: entry(2) });
+    let effects = world.calls(renew(2));
     let expired = KeyError::Ended(EndedAs::Lost(EndReason::Expired));
     assert_eq!(errors(&effects), [expired.into()]);
-}
-
-#[test]
-fn a_waiter_that_only_waits_expires_a_ttl_after_it_asked() {
-    let mut world = World::serving(&[new_entry(1), new_entry(2)]);
-    world.pass(second(5));
-    world.call(acquire(2));
-    world.pass(second(9));
-    world.calls(Call::Renew { entry: entry(1) });
-    assert_eq!(world.on(Event::Due), []);
-    world.pass(second(1));
-    assert_eq!(swap(&world.on(Event::Due)).1.entries.len(), 1);
 }
 
 #[test]
@@ -40,10 +27,10 @@ fn an_entry_whose_creation_waits_for_the_row_does_not_expire() {
     let (created, _) = world.call(create(new_entry(2)));
     for _ in 0..3 {
         world.pass(second(9));
-        world.calls(Call::Renew { entry: entry(1) });
+        world.calls(renew(1));
         assert_eq!(world.on(Event::Due), []);
     }
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = world.applied();
     let told = |effect: &Effect| matches!(effect, Effect::Answer { call, answer: Ok(_) } if *call == created);
     assert!(effects.iter().any(told), "{effects:?}");
 }
@@ -52,13 +39,14 @@ fn an_entry_whose_creation_waits_for_the_row_does_not_expire() {
 fn a_holder_that_nobody_claimed_is_evicted_and_is_answered_held_no_more() {
     let mut world = World::serving(&[of_session(1), of_session(2)]);
     world.calls(release(held(1, NOW_US)));
-    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.applied();
     world.pass(second(10));
     let effects = world.on(Event::Due);
     assert!(swap(&effects).1.unsynced);
     let unclaimed = KeyError::Ended(EndedAs::Lost(EndReason::Unclaimed));
-    let effects = world.calls(acquire(2));
-    assert_eq!(errors(&effects), [unclaimed.into()]);
+    for call in [acquire(2), renew(2)] {
+        assert_eq!(errors(&world.calls(call)), [unclaimed.clone().into()]);
+    }
 }
 
 #[test]
@@ -66,8 +54,7 @@ fn a_holder_that_was_told_so_is_never_unclaimed_unless_nobody_heard() {
     let mut world = World::serving(&[of_session(1)]);
     world.pass(second(100));
     assert_eq!(world.on(Event::Due), []);
-    let grant = Fence(NOW_US);
-    world.on(Event::AnswerLost { grant });
+    world.answer_lost();
     world.pass(second(10));
     assert!(world.on(Event::Due).iter().any(is_swap));
 }
@@ -80,11 +67,10 @@ fn a_claim_that_failed_for_want_of_the_store_is_waited_for_anew() {
     row.kept = None;
     row.reserved.volatile_end = Seq(1);
     world.on(loaded(&Arc::new(row)));
-    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.applied();
     world.pass(second(9));
     let io = read(&world.calls(acquire(1)));
-    let cell = Err("down".into());
-    let effects = world.on(Event::DataRead { io, cell });
+    let effects = world.read_failed(io);
     assert_eq!(errors(&effects).len(), 1);
     world.pass(second(9));
     assert_eq!(world.on(Event::Due), []);
@@ -103,7 +89,7 @@ fn the_end_of_a_session_ends_what_lives_by_it() {
     let closed = KeyError::Ended(EndedAs::Lost(EndReason::SessionClosed));
     assert_eq!(errors(&effects), [closed.into()]);
     // The session has ended once the row has none of it.
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = world.applied();
     assert!(effects.contains(&Effect::Detach {
         session,
         seq: Seq(1)
@@ -114,9 +100,6 @@ fn the_end_of_a_session_ends_what_lives_by_it() {
 fn a_call_renews_what_its_entry_lives_by() {
     let mut world = World::serving(&[of_session(1)]);
     let session = SessionId(Uuid::from_u128(1));
-    let effects = world.calls(Call::Get {
-        entry: held(1, NOW_US),
-        call_no: 0,
-    });
+    let effects = world.calls(get(held(1, NOW_US)));
     assert!(effects.contains(&Effect::RenewSession(session)));
 }

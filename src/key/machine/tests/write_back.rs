@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::key::Reserve;
-use crate::lock::{EndReason, EndedAs};
 
 const KEEP_AFTER: Duration = Duration::from_millis(100);
 
@@ -30,7 +29,7 @@ fn serving_within(reserve: Reserve, entries: u64) -> World {
     world.commit.mode = CommitMode::WriteBack(reserve);
     world.calls(create(of_session(1)));
     world.on(Event::Loaded(Ok(no_row())));
-    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.applied();
     for n in 2..=entries {
         assert!(!world.calls(create(of_session(n))).iter().any(is_swap));
     }
@@ -38,11 +37,9 @@ fn serving_within(reserve: Reserve, entries: u64) -> World {
 }
 
 /// As `serving`, after the holder became durable.
-fn kept(entries: u64) -> World {
+pub fn kept(entries: u64) -> World {
     let mut world = serving(entries);
-    world.pass(KEEP_AFTER);
-    swap(&world.on(Event::Due));
-    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.commit_later();
     world
 }
 
@@ -52,7 +49,7 @@ fn taken_over(row: &Arc<KeyState>) -> (World, Arc<KeyState>) {
     world.replica = replica(2);
     world.calls(Call::TakeOver { from: replica(1) });
     let (_, taken) = swap(&world.on(loaded(row)));
-    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.applied();
     (world, taken)
 }
 
@@ -64,14 +61,9 @@ fn a_section_on_a_warm_key_takes_one_write_and_no_swap() {
         let grant = NOW_US + 4 * (n - 1);
         let effects = world.calls(create(of_session(n)));
         assert_eq!(grant_told(&effects), Some(grant));
-        let effects = world.calls(Call::Release {
-            entry: held(n, grant),
-            call_no: 0,
-            put: Some(put_of("x")),
-        });
+        let effects = world.calls(release_with(held(n, grant), 0));
         let (io, _) = write(&effects);
-        let outcome = WriteOutcome::Done;
-        let effects = world.on(Event::DataWritten { io, outcome });
+        let effects = world.wrote(io);
         let released = Ok(Answer::Released { already: false });
         assert_eq!(answers(&effects)[0].1, released);
         assert!(!effects.iter().any(is_swap), "{effects:?}");
@@ -105,7 +97,7 @@ fn a_queue_that_moves_fast_takes_fewer_commits_than_it_has_entries() {
         let mut effects = world.calls(release(held(n, grant)));
         while effects.iter().any(is_swap) {
             commits += 1;
-            effects = world.on(Event::Swapped(SwapOutcome::Applied));
+            effects = world.applied();
         }
         effects = world.calls(acquire(n + 1));
         grant = grant_told(&effects).unwrap();
@@ -117,13 +109,11 @@ fn a_queue_that_moves_fast_takes_fewer_commits_than_it_has_entries() {
 #[test]
 fn a_holder_whose_answer_nobody_heard_becomes_durable_once_it_is_answered_again() {
     let mut world = serving(1);
-    let grant = Fence(NOW_US);
-    world.on(Event::AnswerLost { grant });
+    world.answer_lost();
     world.pass(KEEP_AFTER);
     assert!(!world.on(Event::Due).iter().any(is_swap));
     assert_eq!(grant_told(&world.calls(acquire(1))), Some(NOW_US));
-    world.pass(KEEP_AFTER);
-    let (_, row) = swap(&world.on(Event::Due));
+    let row = world.row_after(KEEP_AFTER);
     assert_eq!(row.kept, Some(Seq(1)));
 }
 
@@ -136,30 +126,27 @@ fn nobody_is_granted_the_key_before_the_end_of_a_durable_holder_is_committed() {
     let (_, row) = swap(&effects);
     assert_eq!((row.kept, row.position(Seq(1))), (None, None));
     assert!(row.reserved.volatile_end > Seq(2));
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
-    let answered: Vec<CallId> = answers(&effects).iter().map(|(call, _)| *call).collect();
-    assert_eq!(answered, [give, wait]);
+    let effects = world.applied();
+    assert_eq!(answered(&effects), [give, wait]);
 }
 
 #[test]
 fn a_commit_in_doubt_that_makes_a_holder_durable_counts_as_applied_and_as_not() {
     let mut world = serving(2);
-    world.pass(KEEP_AFTER);
-    swap(&world.on(Event::Due));
-    world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    world.row_after(KEEP_AFTER);
+    world.swapped_in_doubt();
     let (wait, _) = world.call(acquire(2));
     let (give, effects) = world.call(release(held(1, NOW_US)));
     // At the next home the first one may still hold the key.
     assert_eq!(answers(&effects), []);
-    world.on(Event::Resume(PauseOf::Row));
+    world.resume_row();
     let row = Arc::clone(world.row());
     swap(&world.on(loaded(&row)));
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = world.applied();
     assert_eq!(answers(&effects), []);
     swap(&effects);
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
-    let answered: Vec<CallId> = answers(&effects).iter().map(|(call, _)| *call).collect();
-    assert_eq!(answered, [give, wait]);
+    let effects = world.applied();
+    assert_eq!(answered(&effects), [give, wait]);
 }
 
 #[test]
@@ -175,8 +162,7 @@ fn what_a_home_may_have_done_ahead_of_its_row_is_jumped_over_by_the_next_one() {
     }
     let effects = next.calls(create(of_session(3)));
     let io = read(&effects);
-    let cell = Ok(None);
-    let effects = next.on(Event::DataRead { io, cell });
+    let effects = next.saw(io, None);
     assert!(write(&effects).1.timestamp >= row.reserved.fence_end);
 }
 
@@ -203,7 +189,7 @@ fn a_create_beyond_the_reserve_waits_for_the_commit() {
     let (late, effects) = world.call(create(of_session(102)));
     assert_eq!(answers(&effects), []);
     // The one in flight reserves enough.
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = world.applied();
     assert_eq!(answers(&effects)[0].0, late);
 }
 
@@ -216,7 +202,7 @@ fn a_grant_beyond_the_reserve_of_fences_waits_for_the_commit() {
     });
     world.calls(create(of_session(1)));
     world.on(Event::Loaded(Ok(no_row())));
-    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.applied();
     let end = world.row().reserved.fence_end;
     let mut answered = vec![NOW_US];
     for n in 1..=5 {
@@ -225,7 +211,7 @@ fn a_grant_beyond_the_reserve_of_fences_waits_for_the_commit() {
     }
     let within: Vec<u64> = (NOW_US..end).step_by(4).collect();
     assert_eq!(answered, within);
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = world.applied();
     assert_eq!(grant_told(&effects), Some(end));
 }
 
@@ -237,33 +223,22 @@ fn a_durable_holder_stays_durable_at_the_next_home_whatever_that_commits() {
         (taken.kept, taken.reserved.volatile_end),
         (Some(Seq(1)), Seq(2))
     );
-    let effects = next.calls(Call::Force {
-        seq: Seq(2),
-        by: "op".into(),
-        why: "stuck".into(),
-    });
+    let effects = next.calls(force(2));
     let (_, row) = swap(&effects);
     assert_eq!((row.position(Seq(2)), row.kept), (None, Some(Seq(1))));
 }
 
 #[test]
 fn an_operator_is_answered_once_the_row_knows_it() {
-    let mut world = kept(1);
-    let (force, effects) = world.call(Call::Force {
-        seq: Seq(1),
-        by: "op".into(),
-        why: "stuck".into(),
-    });
-    assert_eq!(answers(&effects), []);
-    let (_, row) = swap(&effects);
-    assert!(row.entries.is_empty());
-    let forced = EndedAs::Lost(EndReason::Forced {
-        by: "op".into(),
-        why: "stuck".into(),
-    });
-    assert_eq!(row.end_of(Seq(1)), forced);
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
-    assert_eq!(answers(&effects)[0].0, force);
+    // The other entry is known to memory alone.
+    for (mut world, ended) in [(kept(1), 1), (serving(2), 2)] {
+        let (call, effects) = world.call(force(ended));
+        assert_eq!(answers(&effects), []);
+        let (_, row) = swap(&effects);
+        assert_eq!(row.position(Seq(ended)), None);
+        assert_eq!(row.end_of(Seq(ended)), EndedAs::Lost(forced()));
+        assert_eq!(answered(&world.applied()), [call]);
+    }
 }
 
 #[test]
@@ -273,50 +248,39 @@ fn a_waiter_that_the_row_lists_and_that_left_is_deleted_within_a_second() {
     let released = Ok(Answer::Released { already: false });
     assert_eq!(answers(&effects)[0].1, released);
     assert!(!effects.iter().any(is_swap));
-    world.pass(Duration::from_secs(1));
-    let (_, row) = swap(&world.on(Event::Due));
+    let row = world.row_after(Duration::from_secs(1));
     assert_eq!(row.position(Seq(2)), None);
     assert_eq!(row.kept, Some(Seq(1)));
 }
 
 #[test]
-fn who_comes_behind_a_durable_holder_becomes_durable_after_a_while() {
-    let mut world = kept(1);
-    assert!(!world.calls(create(of_session(2))).iter().any(is_swap));
-    world.pass(KEEP_AFTER);
-    let (_, row) = swap(&world.on(Event::Due));
-    assert_eq!((row.entries.len(), row.kept), (2, Some(Seq(1))));
-}
-
-#[test]
-fn who_comes_behind_a_durable_holder_in_a_flood_of_commits_becomes_durable_within_a_second() {
-    let mut world = kept(1);
-    world.commit.keep_after = Duration::from_secs(60);
-    world.calls(create(of_session(2)));
-    world.pass(Duration::from_secs(1));
-    let (_, row) = swap(&world.on(Event::Due));
-    assert_eq!((row.entries.len(), row.kept), (2, Some(Seq(1))));
+fn who_comes_behind_a_durable_holder_becomes_durable_after_a_while_and_in_a_flood_within_a_second()
+{
+    let second = Duration::from_secs(1);
+    for (keep_after, within) in [(KEEP_AFTER, KEEP_AFTER), (60 * second, second)] {
+        let mut world = kept(1);
+        world.commit.keep_after = keep_after;
+        assert!(!world.calls(create(of_session(2))).iter().any(is_swap));
+        let row = world.row_after(within);
+        assert_eq!((row.entries.len(), row.kept), (2, Some(Seq(1))));
+    }
 }
 
 #[test]
 fn while_a_commit_is_in_flight_or_pauses_nothing_else_is_due() {
     let mut world = serving(2);
-    world.pass(KEEP_AFTER);
-    swap(&world.on(Event::Due));
+    world.row_after(KEEP_AFTER);
     assert_eq!(world.machine.due(world.commit), None);
-    world.on(Event::Swapped(SwapOutcome::NotStarted("down".into())));
+    world.not_started();
     assert_eq!(world.machine.due(world.commit), None);
-    let (_, row) = swap(&world.on(Event::Resume(PauseOf::Row)));
+    let (_, row) = swap(&world.resume_row());
     assert_eq!(row.kept, Some(Seq(1)));
 }
 
 #[test]
 fn a_key_is_handed_over_with_all_that_its_home_knows() {
     let mut world = serving(3);
-    let (_, row) = swap(&world.calls(Call::HandOver {
-        to: replica(2),
-        if_idle: false,
-    }));
+    let (_, row) = swap(&world.calls(hand_over(2)));
     assert_eq!((row.home, row.kept), (Some(home(2, 2)), Some(Seq(1))));
     assert_eq!(row.entries.len(), 3);
     assert!(!row.may_be_behind() && !row.unsynced);
@@ -331,14 +295,13 @@ fn a_hand_over_in_several_commits_keeps_no_holder_that_nobody_heard() {
         };
         let mut world = serving_within(reserve, 300);
         if !is_heard {
-            let grant = Fence(NOW_US);
-            world.on(Event::AnswerLost { grant });
+            world.answer_lost();
         }
         let (to, if_idle) = (replica(2), false);
         let (_, row) = swap(&world.calls(Call::HandOver { to, if_idle }));
         assert!(row.entries.len() < 300);
         assert_eq!(row.kept.is_some(), is_heard);
-        let (_, row) = swap(&world.on(Event::Swapped(SwapOutcome::Applied)));
+        let (_, row) = swap(&world.applied());
         assert_eq!((row.entries.len(), row.kept.is_some()), (300, is_heard));
     }
 }
@@ -358,7 +321,7 @@ fn a_home_that_hands_its_key_over_to_itself_leaves_nothing_to_memory_alone() {
     let if_idle = false;
     let (_, row) = swap(&world.calls(Call::HandOver { to, if_idle }));
     assert_eq!((row.entries.len(), row.kept), (3, Some(Seq(1))));
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = world.applied();
     let home = row.home.unwrap();
     assert_eq!(answers(&effects)[0].1, Ok(Answer::HandedOver(home)));
     assert!(!world.machine.has_volatile());
@@ -368,26 +331,13 @@ fn a_home_that_hands_its_key_over_to_itself_leaves_nothing_to_memory_alone() {
 }
 
 #[test]
-fn a_commit_that_the_store_did_not_begin_is_made_again_though_nobody_waits_for_it() {
-    let mut world = kept(2);
-    world.calls(release(entry(2)));
-    world.pass(Duration::from_secs(1));
-    swap(&world.on(Event::Due));
-    world.on(Event::Swapped(SwapOutcome::NotStarted("down".into())));
-    let (_, row) = swap(&world.on(Event::Resume(PauseOf::Row)));
-    assert_eq!(row.position(Seq(2)), None);
-}
-
-#[test]
 fn who_comes_while_the_holder_becomes_durable_becomes_durable_after_a_while() {
     let mut world = serving(1);
-    world.pass(KEEP_AFTER);
-    swap(&world.on(Event::Due));
+    world.row_after(KEEP_AFTER);
     world.calls(create(of_session(2)));
-    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.applied();
     assert!(world.machine.due(world.commit).is_some());
-    world.pass(KEEP_AFTER);
-    let (_, row) = swap(&world.on(Event::Due));
+    let row = world.row_after(KEEP_AFTER);
     assert_eq!((row.entries.len(), row.kept), (2, Some(Seq(1))));
 }
 
@@ -395,7 +345,7 @@ fn who_comes_while_the_holder_becomes_durable_becomes_durable_after_a_while() {
 fn a_key_is_not_idle_while_its_row_lists_what_ended() {
     let mut world = kept(3);
     world.calls(release(held(1, NOW_US)));
-    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.applied();
     // Both may go without the row knowing.
     for n in [3, 2] {
         let effects = world.calls(release(entry(n)));
@@ -404,28 +354,9 @@ fn a_key_is_not_idle_while_its_row_lists_what_ended() {
     }
     assert_eq!(world.row().entries.len(), 2);
     assert!(!world.machine.is_idle());
-    world.pass(Duration::from_secs(1));
-    swap(&world.on(Event::Due));
-    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.row_after(Duration::from_secs(1));
+    world.applied();
     assert!(world.row().entries.is_empty() && world.machine.is_idle());
-}
-
-#[test]
-fn an_operator_who_ends_what_only_memory_knows_is_answered_once_the_row_knows_it() {
-    let mut world = serving(2);
-    let (force, effects) = world.call(Call::Force {
-        seq: Seq(2),
-        by: "op".into(),
-        why: "stuck".into(),
-    });
-    assert_eq!(answers(&effects), []);
-    let (_, row) = swap(&effects);
-    assert!(matches!(
-        row.end_of(Seq(2)),
-        EndedAs::Lost(EndReason::Forced { .. })
-    ));
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
-    assert_eq!(answers(&effects)[0].0, force);
 }
 
 #[test]
@@ -440,19 +371,13 @@ fn only_a_durable_holder_is_promised_more_than_its_home_is_sure_of() {
         let lease = lease.unwrap();
         (lease.durable, lease.promised_until)
     };
-    let ask = |n| Call::Acquire {
-        entry: entry(n),
-        wait: false,
-        read_value: false,
-    };
+    let ask = |n| acquire_now(n);
     let mut world = serving(2);
     let sure = Some(world.sure_until);
     for n in [1, 2] {
         assert_eq!(until(&world.calls(ask(n))), (false, sure));
     }
-    world.pass(KEEP_AFTER);
-    swap(&world.on(Event::Due));
-    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.commit_later();
     assert_eq!(until(&world.calls(ask(1))), (true, None));
     // It comes to hold the key by memory alone, before anybody asks again.
     assert_eq!(until(&world.calls(ask(2))), (true, sure));
@@ -461,14 +386,9 @@ fn only_a_durable_holder_is_promised_more_than_its_home_is_sure_of() {
 #[test]
 fn while_the_commit_that_makes_a_holder_durable_is_in_doubt_it_is_promised_no_more() {
     let mut world = serving(1);
-    world.pass(KEEP_AFTER);
-    swap(&world.on(Event::Due));
+    world.row_after(KEEP_AFTER);
     let promised = |world: &mut World| {
-        let effects = world.calls(Call::Acquire {
-            entry: entry(1),
-            wait: false,
-            read_value: false,
-        });
+        let effects = world.calls(acquire_now(1));
         match answers(&effects).pop() {
             Some((_, Ok(Answer::Held { lease, .. }))) => (lease.durable, lease.promised_until),
             other => panic!("{other:?}"),
@@ -476,13 +396,13 @@ fn while_the_commit_that_makes_a_holder_durable_is_in_doubt_it_is_promised_no_mo
     };
     let sure = Some(world.sure_until);
     assert_eq!(promised(&mut world), (false, sure));
-    world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    world.swapped_in_doubt();
     assert_eq!(promised(&mut world), (false, sure));
-    world.on(Event::Resume(PauseOf::Row));
+    world.resume_row();
     let row = Arc::clone(world.row());
     swap(&world.on(loaded(&row)));
     assert_eq!(promised(&mut world), (false, sure));
-    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.applied();
     assert_eq!(promised(&mut world), (true, None));
 }
 
