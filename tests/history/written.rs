@@ -12,52 +12,28 @@
 //! `:again` is another try of those with this name. `in:s` lives by a session, which `close:s` ends. A call that is
 //! `in_order` comes before the later ones of its client, even if it was given up.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use uuid::Uuid;
 
-use super::history::{Entry, Event, Learned, Op, Outcome, Rule, Value, check};
+use super::history::{Entry, Event, Learned, Op, Outcome, Value};
 
-/// Nothing is wrong with it.
-pub fn good(text: &str) {
-    let events = parse(text);
-    let checked = check(&events);
-    assert!(
-        checked.violations.is_empty(),
-        "{checked}\n{}",
-        checked.excerpt(&events)
-    );
-    assert_eq!(checked.operations, events.len());
+/// The histories of a text, each below its title.
+pub fn histories(text: &'static str) -> Vec<(&'static str, Vec<Event>)> {
+    let history = |paragraph: &'static str| {
+        let (title, lines) = paragraph.split_once('\n').unwrap();
+        (title, parse(lines))
+    };
+    text.trim().split("\n\n").map(history).collect()
 }
 
-/// This rule is broken, and no other.
-pub fn bad(rule: Rule, text: &str) {
-    let events = parse(text);
-    let checked = check(&events);
-    let found: BTreeSet<String> = checked
-        .violations
-        .iter()
-        .map(|violation| format!("{:?}", violation.rule))
-        .collect();
-    assert_eq!(
-        found,
-        BTreeSet::from([format!("{rule:?}")]),
-        "{}",
-        checked.excerpt(&events)
-    );
-}
-
-pub fn parse(text: &str) -> Vec<Event> {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines
-        .enumerate()
-        .map(|(number, line)| {
-            event(number, line).unwrap_or_else(|| panic!("not an event: {line:?}"))
-        })
-        .collect()
+fn parse(text: &str) -> Vec<Event> {
+    let lines = text.lines().map(str::trim).enumerate();
+    let event =
+        |(number, line)| event(number, line).unwrap_or_else(|| panic!("not an event: {line:?}"));
+    lines.map(event).collect()
 }
 
 fn value(text: &str) -> Value {
