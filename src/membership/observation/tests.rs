@@ -222,17 +222,6 @@ fn a_read_of_before_the_end_of_a_replica_does_not_bring_it_back() {
 }
 
 #[test]
-fn those_that_ended_long_ago_are_to_be_forgotten() {
-    let mut all = observer();
-    for n in 0..=600 {
-        let ended = with_state(ReplicaState::Stopped, row(2, n));
-        read(&mut all, n * 1_000, &[ended, row(3, n)]);
-        let ended: Vec<ReplicaId> = all.ended_for(Duration::from_secs(600)).collect();
-        assert_eq!(ended, if n == 600 { vec![id(2)] } else { vec![] });
-    }
-}
-
-#[test]
 fn only_those_that_send_heartbeats_are_chosen_and_this_one_always_may_be() {
     let key = |n: u64| KeyId {
         table: TableName::default_table(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::world::{Faults, Machine, ms, options, start, start_on, wait, within};
+use super::world::{Machine, ms, options, start, start_on, wait, within};
 use crate::lock::{Key, KeyId, ReplicaId, TableName};
 use crate::membership::{Presence, Ranked, Starter};
 use crate::store::{HandOverRequest, HandOverSubject, ReplicaState};
@@ -50,10 +50,7 @@ async fn many_that_ask_for_unknown_replicas_share_the_reads() {
 #[tokio::test(start_paused = true)]
 async fn an_unknown_replica_stays_unsure_where_the_store_does_not_answer() {
     let all = start(1).await;
-    all[0].machine.set(Faults {
-        hangs: true,
-        ..Faults::default()
-    });
+    all[0].machine.fail(|faults| faults.hangs = true);
     let unknown = ReplicaId(uuid::Uuid::from_u128(7));
     let asked = all[0].membership.presence_after_read(unknown);
     let asked = tokio::time::timeout(ms(2_100), asked).await.unwrap();
@@ -93,10 +90,7 @@ async fn a_replica_that_is_down_is_forgotten_after_ten_minutes() {
 async fn a_start_that_was_never_finished_is_declared_down_by_others() {
     let all = start(1).await;
     let machine = Machine::new(&all[0].machine.tables, 9);
-    machine.set(Faults {
-        swaps_unheard: true,
-        ..Faults::default()
-    });
+    machine.fail(|faults| faults.swaps_unheard = true);
     let mut starter = Starter::new(options(&machine, "b").0).unwrap();
     assert!(starter.start().await.is_err());
     within(7_000, "it is down", || {
@@ -138,18 +132,6 @@ async fn a_hand_over_request_is_given_out_once_while_it_is_worked_at() {
         let next = tokio::time::timeout(ms(2_000), one.hand_overs.recv());
         next.await.unwrap().unwrap().forget().await.unwrap();
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_clock_that_differs_from_the_store_is_off_until_it_agrees_again() {
-    let all = start(1).await;
-    assert!(!all[0].membership.clock_off());
-    all[0].machine.tables().ahead_us = 61_000_000;
-    wait(31_000).await;
-    assert!(all[0].membership.clock_off());
-    all[0].machine.tables().ahead_us = 0;
-    wait(1_100).await;
-    assert!(!all[0].membership.clock_off());
 }
 
 #[tokio::test(start_paused = true)]

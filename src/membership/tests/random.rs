@@ -46,8 +46,8 @@ async fn nobody_is_sure_who_is_down_whatever_gets_lost_or_late() {
             for one in &all {
                 match one.machine.below(10) {
                     0 => one.machine.pause(),
-                    1..=3 => one.machine.set(faults(&one.machine)),
-                    4 | 5 => one.machine.set(Faults::default()),
+                    1..=3 => one.machine.fail(|all| *all = faults(&one.machine)),
+                    4 | 5 => one.machine.heal(),
                     _ => {}
                 }
             }
@@ -63,7 +63,7 @@ async fn nobody_is_sure_who_is_down_whatever_gets_lost_or_late() {
             }
         }
         for one in &all {
-            one.machine.set(Faults::default());
+            one.machine.heal();
             one.machine.resume();
         }
         wait(5_000).await;

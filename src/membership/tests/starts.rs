@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::world::{Faults, Machine, options, wait};
+use super::world::{Machine, options, wait};
 use crate::lock::{Key, KeyId, ReplicaId, TableName};
 use crate::membership::{
     InvalidReplicaTtl, Membership, NotSure, Presence, Ranked, StartError, Starter,
@@ -16,15 +16,12 @@ use crate::store::ReplicaState;
 async fn tries_to_start_share_an_id_and_leave_one_row() {
     let machine = Machine::new(&Arc::default(), 1);
     let mut starter = Starter::new(options(&machine, "a").0).unwrap();
-    machine.set(Faults {
-        swaps_unheard: true,
-        ..Faults::default()
-    });
+    machine.fail(|faults| faults.swaps_unheard = true);
     for _ in 0..3 {
         assert!(starter.start().await.is_err());
         wait(1_000).await;
     }
-    machine.set(Faults::default());
+    machine.heal();
     let started = starter.start().await.unwrap();
     {
         let tables = machine.tables();
@@ -42,14 +39,11 @@ async fn tries_to_start_share_an_id_and_leave_one_row() {
 async fn tries_for_longer_than_the_ttl_end_the_first_id_and_take_another() {
     let machine = Machine::new(&Arc::default(), 1);
     let mut starter = Starter::new(options(&machine, "a").0).unwrap();
-    machine.set(Faults {
-        swaps_unheard: true,
-        ..Faults::default()
-    });
+    machine.fail(|faults| faults.swaps_unheard = true);
     assert!(starter.start().await.is_err());
     let first = *machine.tables().rows.keys().next().unwrap();
     wait(4_600).await;
-    machine.set(Faults::default());
+    machine.heal();
     let started = starter.start().await.unwrap();
     assert_ne!(started.id(), first);
     assert_eq!(machine.tables().rows[&first].state, ReplicaState::Stopped);
@@ -61,10 +55,7 @@ async fn one_that_was_announced_too_late_does_not_serve() {
     let machine = Machine::new(&Arc::default(), 1);
     let (mut options, _) = options(&machine, "a");
     options.replica_ttl = Duration::from_secs(1);
-    machine.set(Faults {
-        delay_ms_max: 900,
-        ..Faults::default()
-    });
+    machine.fail(|faults| faults.delay_ms_max = 900);
     let mut starter = Starter::new(options).unwrap();
     let mut too_late = 0;
     for _ in 0..20 {
@@ -75,21 +66,6 @@ async fn one_that_was_announced_too_late_does_not_serve() {
         }
     }
     assert!(too_late > 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_fenced_replica_is_followed_by_one_under_a_new_id() {
-    let machine = Machine::new(&Arc::default(), 1);
-    let mut starter = Starter::new(options(&machine, "a").0).unwrap();
-    let first = starter.start().await.unwrap();
-    machine.tables().rows.get_mut(&first.id()).unwrap().state = ReplicaState::Down;
-    let mut fenced = first.fenced();
-    let _ = fenced.wait_for(|fenced| *fenced).await;
-    let second = starter.start().await.unwrap();
-    assert_ne!(first.id(), second.id());
-    assert_eq!(first.is_sure(), Err(NotSure::Fenced));
-    assert_eq!(second.is_sure(), Ok(()));
-    assert_eq!(second.presence(first.id()), Presence::Down);
 }
 
 #[tokio::test(start_paused = true)]
