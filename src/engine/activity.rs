@@ -373,19 +373,6 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_is_as_old_as_its_grant_though_it_was_forgotten_meanwhile() {
-        let activity = Activity::default();
-        activity.granted(&id("k"), s(100), grant(Cause::AtOnce));
-        assert_eq!(activity.busiest(s(200), 9), []);
-        activity.waiting(&id("k"), s(300), 1, Some(holder("o", 200)));
-        let expected = |held_for| ("o".to_owned(), "somebody".to_owned(), Some(s(held_for)));
-        assert_eq!(busiest(&activity, 300), expected(200));
-        // Another waiter changes nothing.
-        activity.waiting(&id("k"), s(310), 2, Some(holder("o", 0)));
-        assert_eq!(busiest(&activity, 310), expected(210));
-    }
-
-    #[test]
     fn a_holder_may_be_older_than_the_machine_is_up() {
         let activity = Activity::default();
         activity.waiting(&id("k"), s(10), 1, Some(holder("o", 3_600)));

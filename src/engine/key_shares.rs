@@ -111,36 +111,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_leaves_the_last_tenth_to_those_who_have_little() {
-        let shares = KeyShares::new(1_000);
-        let mut owner = None;
-        while shares.admit("greedy").is_ok() {
-            owner = shares.add("greedy");
-        }
-        assert_eq!(shares.all.load(Ordering::Relaxed), 900);
-        assert_eq!(shares.admit("greedy"), Err(NoShare::ShareUsed));
-        for small in 0..9 {
-            for _ in 0..10 {
-                let small = format!("small {small}");
-                assert_eq!(shares.admit(&small), Ok(()));
-                shares.add(&small);
-            }
-            let small = format!("small {small}");
-            assert_eq!(shares.admit(&small), Err(NoShare::ShareUsed));
-        }
-        // An empty name has no share.
-        for _ in 0..10 {
-            assert_eq!(shares.admit(""), Ok(()));
-            shares.add("");
-        }
-        assert_eq!(shares.admit(""), Err(NoShare::Full));
-        assert_eq!(shares.admit("new"), Err(NoShare::Full));
-        shares.remove(owner.unwrap());
-        assert_eq!(shares.admit("new"), Ok(()));
-        assert_eq!(shares.admit("greedy"), Err(NoShare::ShareUsed));
-    }
-
-    #[test]
     fn one_without_keys_is_forgotten() {
         let shares = KeyShares::new(1_000);
         let one = shares.add("one").unwrap();

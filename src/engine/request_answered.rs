@@ -154,10 +154,6 @@ mod tests {
         NOW - Duration::from_millis(ms)
     }
 
-    fn ms(ms: u64) -> Duration {
-        Duration::from_millis(ms)
-    }
-
     fn seen(served_at: Option<Duration>) -> KeyUse {
         KeyUse {
             term: 3,
@@ -169,42 +165,36 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_nobody_holds_is_given_at_once() {
+    fn a_key_is_given_unless_its_holder_is_served_here_or_may_still_come() {
         let free = KeyUse {
             holder: None,
             ..seen(None)
         };
-        assert!(free.is_due(NOW, ms(0), None));
-    }
-
-    #[test]
-    fn a_key_stays_while_its_holder_is_served_here() {
-        let served = seen(Some(ago(900)));
-        assert!(!served.is_due(NOW, ms(4_000), Some(Seq(7))));
-        let silent = seen(Some(ago(1_100)));
-        assert!(silent.is_due(NOW, ms(0), Some(Seq(7))));
-    }
-
-    #[test]
-    fn a_key_that_is_never_free_is_given_at_the_end_of_a_holder() {
-        let next = seen(Some(ago(5)));
-        assert!(!next.is_due(NOW, ms(900), Some(Seq(6))));
-        assert!(next.is_due(NOW, ms(1_000), Some(Seq(6))));
-    }
-
-    #[test]
-    fn a_holder_that_was_granted_here_and_does_not_come_keeps_no_key_here() {
-        assert!(seen(None).is_due(NOW, ms(0), Some(Seq(6))));
-    }
-
-    #[test]
-    fn a_holder_that_came_with_its_key_has_a_second_to_come() {
-        let inherited = |home_since| KeyUse {
+        let served = |before| seen(Some(ago(before)));
+        let came = |before| KeyUse {
             is_inherited: true,
-            home_since,
+            home_since: ago(before),
             ..seen(None)
         };
-        assert!(!inherited(ago(900)).is_due(NOW, ms(0), None));
-        assert!(inherited(ago(1_100)).is_due(NOW, ms(0), None));
+        for (what, key, asked_ms, first_holder, is_due) in [
+            ("nobody holds it", free, 0, None, true),
+            (
+                "its holder is served here",
+                served(900),
+                4_000,
+                Some(7),
+                false,
+            ),
+            ("its holder is silent", served(1_100), 0, Some(7), true),
+            ("it is never free", served(5), 900, Some(6), false),
+            ("a holder has ended", served(5), 1_000, Some(6), true),
+            ("granted here, nobody comes", seen(None), 0, Some(6), true),
+            ("a holder came with the key", came(900), 0, None, false),
+            ("that one does not come", came(1_100), 0, None, true),
+        ] {
+            let asked_for = Duration::from_millis(asked_ms);
+            let first_holder = first_holder.map(Seq);
+            assert_eq!(key.is_due(NOW, asked_for, first_holder), is_due, "{what}");
+        }
     }
 }
