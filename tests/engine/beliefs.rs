@@ -8,7 +8,7 @@ use fermata::store::{ClusterStore as _, ReplicaState};
 use super::keepers::{goes_unclaimed, keep_renewed};
 use super::replicas::{LONG, NO_WAIT, create, down, get, session, write};
 use super::shared::{Service, TTL};
-use super::world::{World, call, call_of, until};
+use super::world::{assert_unavailable, call, call_of, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_is_not_taken_for_down_while_it_answers_by_a_longer_ttl_than_the_observers() {
@@ -38,7 +38,7 @@ async fn a_put_that_a_replica_did_not_live_to_answer_is_not_told_as_one_that_nev
     let held = create(a, call("k", 20_000)).await.lock_ref;
     let link = &service.replicas[0].link;
     // Longer than it may answer.
-    link.slow_writes(TTL * 3 / 2);
+    link.set(|faults| faults.slow_writes = TTL * 3 / 2);
     link.mute(true);
     let put = write(a, &held, "may be there").await;
     assert!(matches!(put, Err(EngineError::WriteUnknown(_))), "{put:?}");
@@ -64,7 +64,7 @@ async fn a_replica_that_is_stopped_while_it_starts_anew_says_so_under_both_ids()
         other_way.replica_state(first) == Some(ReplicaState::Down)
     })
     .await;
-    link.slow(Duration::from_millis(500));
+    link.set(|faults| faults.slow_lists = Duration::from_millis(500));
     link.mute(false);
     let rows = || async { other_way.list_replicas().await.unwrap() };
     until("it begins anew", || async { rows().await.len() == 3 }).await;
@@ -88,7 +88,7 @@ async fn a_holder_that_could_not_be_told_that_it_holds_has_not_claimed_the_key()
     let last = create(b, call("k", 20_000)).await.lock_ref;
     // How long its session may be sure cannot be asked any more, and what was said before has ended.
     // And it does not hear what it is asked through the store.
-    service.replicas[0].link.deaf(true);
+    service.replicas[0].link.set(|faults| faults.deaf = true);
     service.wires.cut("replica-0");
     let renewing = keep_renewed::<()>(a, session);
     let ended = tokio::time::timeout(Duration::from_millis(1_100), renewing);
@@ -98,21 +98,6 @@ async fn a_holder_that_could_not_be_told_that_it_holds_has_not_claimed_the_key()
         answered = b.acquire(&in_vain, NO_WAIT, false) => answered,
         never = keep_renewed(a, session) => never,
     };
-    assert!(
-        matches!(answered, Err(EngineError::Unavailable(_))),
-        "{answered:?}"
-    );
+    assert_unavailable(&answered);
     goes_unclaimed((a, session), b, &in_vain, &last).await;
-}
-
-#[tokio::test]
-async fn a_call_with_a_grant_that_another_one_followed_is_refused() {
-    let world = World::new().await;
-    let held = world.create("k").await.lock_ref;
-    world.put(&held, "kept").await.unwrap();
-    let world = world.restart().await;
-    let again = world.acquire(&held).await;
-    assert_eq!(world.get(&again).await, Ok(Some("kept".to_owned())));
-    let superseded = Err(EngineError::GrantSuperseded);
-    assert_eq!(world.get(&held).await, superseded);
 }

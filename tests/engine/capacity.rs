@@ -8,7 +8,7 @@ use fermata::lock::Key;
 use futures_util::future::join_all;
 use uuid::Uuid;
 
-use super::world::{World, call, key, session_call, soon, until};
+use super::world::{World, call, exhausted, key, session_call, soon};
 
 async fn of(active_keys_max: usize) -> World {
     World::with(Limits {
@@ -53,10 +53,7 @@ async fn a_key_for_which_there_is_no_room_is_refused_and_those_in_use_stay() {
     let one = world.create("one").await.lock_ref;
     let two = world.create("two").await.lock_ref;
     let waiting = world.create("two").await.lock_ref;
-    let full = EngineError::Exhausted {
-        what: "active_keys_max",
-        limit: 2,
-    };
+    let full = exhausted("active_keys_max", 2);
     for _ in 0..3 {
         let refused = soon(world.engine.create(call("three", 30_000))).await;
         assert_eq!(refused.unwrap_err(), full);
@@ -93,10 +90,11 @@ fn call_from(machine: &str, id: &str) -> CreateCall {
     }
 }
 
-const SHARE_USED: EngineError = EngineError::ShareUsed {
-    what: "active_keys_max",
-    share: 1,
-};
+const SHARE_USED: EngineError = share_used("active_keys_max", 1);
+
+const fn share_used(what: &'static str, share: u64) -> EngineError {
+    EngineError::ShareUsed { what, share }
+}
 
 #[tokio::test]
 async fn one_client_leaves_a_tenth_of_the_keys_to_others_also_after_a_restart() {
@@ -139,10 +137,7 @@ async fn one_client_leaves_a_tenth_of_the_keys_to_others_also_after_a_restart() 
     for who in ["one", "two"] {
         create(&world, who, who).await.unwrap();
     }
-    let full = EngineError::Exhausted {
-        what: "active_keys_max",
-        limit: 20,
-    };
+    let full = exhausted("active_keys_max", 20);
     let three = "three";
     assert_eq!(create(&world, three, "three").await.unwrap_err(), full);
     for lock_ref in [&held[5], &behind[5]] {
@@ -170,23 +165,17 @@ async fn one_client_leaves_a_tenth_of_the_sessions_to_others_also_after_a_restar
         };
         soon(world.engine.open_session(call)).await.map(|_| ())
     };
-    let share_used = Err(EngineError::ShareUsed {
-        what: "sessions_max",
-        share: 1,
-    });
+    let share_used = Err(share_used("sessions_max", 1));
     for _ in 0..18 {
         open(&world, "greedy").await.unwrap();
     }
     assert_eq!(open(&world, "greedy").await, share_used);
-    let world = world.restart_with(limits()).await;
+    let world = world.restart().await;
     assert_eq!(open(&world, "greedy").await, share_used);
     for who in ["one", "two"] {
         open(&world, who).await.unwrap();
     }
-    let full = Err(EngineError::Exhausted {
-        what: "sessions_max",
-        limit: 20,
-    });
+    let full = Err(exhausted("sessions_max", 20));
     assert_eq!(open(&world, "three").await, full);
 }
 
@@ -219,10 +208,7 @@ async fn without_identities_one_machine_leaves_a_tenth_of_a_queue_to_others() {
     })
     .await;
     let create = async |from| soon(world.engine.create(call_from(from, "hot"))).await;
-    let share_used = EngineError::ShareUsed {
-        what: "entries_per_key_max",
-        share: 2,
-    };
+    let share_used = share_used("entries_per_key_max", 2);
     let first = call_from("10.0.0.1", "hot");
     let held = soon(world.engine.create(first.clone())).await.unwrap();
     // At once: none is answered before the others were asked for.
@@ -243,33 +229,6 @@ async fn without_identities_one_machine_leaves_a_tenth_of_a_queue_to_others() {
     soon(world.engine.create(call_by("known", "hot")))
         .await
         .unwrap();
-}
-
-#[tokio::test]
-async fn a_replica_starts_though_more_keys_are_locked_than_it_may_know_now() {
-    let world = of(3).await;
-    let mut held = Vec::new();
-    for name in ["one", "two", "three"] {
-        held.push((name, world.create(name).await.lock_ref));
-    }
-    let limits = Limits {
-        active_keys_max: 2,
-        ..Limits::default()
-    };
-    // One of them stays as it is until there is room for it.
-    let world = world.restart_at_once(limits, |_| ()).await;
-    until("two are taken over", || async {
-        world.engine.counts().active_keys == 2
-    })
-    .await;
-    // They come in turn.
-    for (name, lock_ref) in held.iter().rev() {
-        if world.engine.counts().active_keys < 2 || world.get(lock_ref).await.is_err() {
-            continue;
-        }
-        world.put(lock_ref, name).await.unwrap();
-    }
-    assert!(world.engine.counts().active_keys <= 2);
 }
 
 #[tokio::test]

@@ -56,7 +56,9 @@ impl World {
 
     /// From now on the clock of the first replica is that much behind the store's, and it knows.
     async fn set_clock(&self, behind_s: i64) {
-        self.service.replicas[0].link.clock_ahead(behind_s);
+        self.service.replicas[0]
+            .link
+            .set(|faults| faults.clock_ahead_us = behind_s * 1_000_000);
         let wants_off = behind_s.abs() > 60;
         for _ in 0..40 {
             if self.engine().ready().is_err() == wants_off {

@@ -4,64 +4,10 @@ use std::time::Duration;
 
 use fermata::engine::EngineError;
 use fermata::limits::Limits;
-use fermata::lock::EndedAs;
 
 use super::faulty::Fault;
 use super::rng::{Rng, seed};
 use super::world::{World, call, put, until};
-
-#[tokio::test]
-async fn nothing_is_taken_after_a_release_whose_put_still_waits_for_timestamps() {
-    let world = World::new().await;
-    let held = world.create("k").await.lock_ref;
-    for n in 0..15 {
-        world.put(&held, &n.to_string()).await.unwrap();
-    }
-    world.store.hold_swaps(true);
-    let (released, late, ()) = tokio::join!(
-        biased;
-        world.engine.release(&held, Some(put("last")), 0),
-        world.put(&held, "late"),
-        async {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            world.store.hold_swaps(false);
-        }
-    );
-    assert_eq!(released, Ok(false));
-    assert_eq!(late, Err(EngineError::Releasing));
-    let next = world.create("k").await.lock_ref;
-    assert_eq!(world.get(&next).await, Ok(Some("last".to_owned())));
-}
-
-#[tokio::test]
-async fn a_last_put_that_fails_does_not_reopen_what_another_release_closed() {
-    let world = World::new().await;
-    let held = world.create("k").await.lock_ref;
-    world.store.hold_writes(true);
-    world.store.fail_writes([Fault::NotStarted]);
-    let (with_put, plain, late) = tokio::join!(
-        biased;
-        world.engine.release(&held, Some(put("last")), 0),
-        async {
-            world.store.hold_swaps(true);
-            world.release(&held).await
-        },
-        async {
-            until("the put is in flight", || async { world.store.log().writes.len() == 1 }).await;
-            world.store.hold_writes(false);
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            let late = world.put(&held, "late").await;
-            world.store.hold_swaps(false);
-            late
-        }
-    );
-    assert!(
-        matches!(with_put, Err(EngineError::Ended(EndedAs::Released))),
-        "not written, and released all the same: {with_put:?}"
-    );
-    assert_eq!(plain, Ok(false));
-    assert_eq!(late, Err(EngineError::Releasing));
-}
 
 #[tokio::test]
 async fn writes_that_wait_for_timestamps_are_not_overtaken_by_later_ones() {
@@ -84,54 +30,6 @@ async fn writes_that_wait_for_timestamps_are_not_overtaken_by_later_ones() {
     a.unwrap();
     b.unwrap();
     assert_eq!(world.get(&held).await, Ok(Some("b".to_owned())));
-}
-
-#[tokio::test]
-async fn a_call_no_that_is_not_above_the_last_is_refused() {
-    let world = World::new().await;
-    let held = world.create("k").await.lock_ref;
-    let write = |no, value: &str| world.engine.critical_write(&held, put(value), no);
-    write(1, "a").await.unwrap();
-    write(5, "b").await.unwrap();
-    for given in [5, 4, 1] {
-        let refused = EngineError::CallNoNotAbove { given, last: 5 };
-        assert_eq!(write(given, "late").await.unwrap_err(), refused);
-        assert_eq!(
-            world.engine.critical_get(&held, given).await.unwrap_err(),
-            refused
-        );
-        let released = world.engine.release(&held, Some(put("late")), given).await;
-        assert_eq!(released, Err(refused));
-    }
-    assert_eq!(world.get(&held).await, Ok(Some("b".to_owned())));
-}
-
-#[tokio::test]
-async fn a_release_comes_after_the_acknowledgement_of_the_put_that_it_carries() {
-    let world = World::new().await;
-    let held = world.create("k").await.lock_ref;
-    let next = world.create("k").await.lock_ref;
-    world.store.hold_writes(true);
-    let (engine, lock_ref) = (world.engine.clone(), held.clone());
-    let release =
-        tokio::spawn(async move { engine.release(&lock_ref, Some(put("last")), 1).await });
-    until("the put is in flight", || async {
-        world.store.log().writes.len() == 1
-    })
-    .await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(world.state("k").await.entries.len(), 2);
-    world.store.hold_writes(false);
-    assert_eq!(release.await.unwrap(), Ok(false));
-    let next = world.acquire(&next).await;
-    assert!(!world.state("k").await.unsynced);
-    assert_eq!(world.get(&next).await, Ok(Some("last".to_owned())));
-    // Repeated: it is not written twice.
-    assert_eq!(
-        world.engine.release(&held, Some(put("last")), 1).await,
-        Ok(true)
-    );
-    assert_eq!(world.store.log().writes.len(), 1);
 }
 
 #[tokio::test]
@@ -181,7 +79,7 @@ async fn what_is_being_written_is_bounded_also_where_its_callers_are_gone() {
     })
     .await;
     let (one, other) = (world.create("one").await, world.create("other").await);
-    world.store.hold_writes(true);
+    world.store.hold(|held| held.writes = true);
     let gone = tokio::spawn({
         let (engine, lock_ref) = (world.engine.clone(), one.lock_ref.clone());
         async move {
@@ -210,7 +108,7 @@ async fn what_is_being_written_is_bounded_also_where_its_callers_are_gone() {
             world.store.log().writes.len() == 2
         })
         .await;
-        world.store.hold_writes(false);
+        world.store.hold(|held| held.writes = false);
     });
     small.unwrap();
     until("it has room again", || async {

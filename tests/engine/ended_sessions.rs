@@ -1,12 +1,10 @@
 //! Sessions that have ended, and their rows.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use fermata::engine::{EngineError, LeaseId, SessionCall};
 use uuid::Uuid;
 
-use super::manual_clock::ManualClock;
 use super::sessions::{rows, until_none_is_open};
 use super::world::{World, session_call, until};
 
@@ -15,8 +13,7 @@ const STEP: Duration = Duration::from_millis(200);
 
 #[tokio::test]
 async fn a_session_that_ended_stays_ended_for_a_ttl_though_its_open_is_repeated() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
+    let (world, clock) = World::by_hand().await;
     let calls = [1, 2].map(|id| session_call(Uuid::from_u128(id), 10_000));
     for call in &calls {
         world.engine.open_session(call.clone()).await.unwrap();

@@ -57,8 +57,6 @@ struct Plan {
     /// How many loads show rows that are not of one state.
     torn_loads: usize,
     sessions: VecDeque<Fault>,
-    /// How many loads of sessions fail.
-    session_loads: usize,
     random: Option<(Rng, u64)>,
 }
 
@@ -83,12 +81,14 @@ impl Plan {
 
 /// What is held back until it is let go.
 #[derive(Clone, Copy, Default)]
-struct Holds {
-    swaps: bool,
-    writes: bool,
-    reads: bool,
-    answers: bool,
-    listings: bool,
+pub struct Holds {
+    pub swaps: bool,
+    pub writes: bool,
+    pub reads: bool,
+    /// Reads are done, and their answers held back.
+    pub answers: bool,
+    /// Listings of keys.
+    pub listings: bool,
 }
 
 /// An embedded store that fails when told to.
@@ -153,14 +153,6 @@ impl FaultyStore {
         self.plan().torn_loads = count;
     }
 
-    pub fn fail_session_loads(&self, count: usize) {
-        self.plan().session_loads = count;
-    }
-
-    pub fn failing_session_loads(&self) -> usize {
-        self.plan().session_loads
-    }
-
     pub fn fail_sessions(&self, faults: impl IntoIterator<Item = Fault>) {
         self.plan().sessions.extend(faults);
     }
@@ -170,26 +162,8 @@ impl FaultyStore {
         self.plan().random = Some((Rng::new(seed), percent));
     }
 
-    pub fn hold_swaps(&self, hold: bool) {
-        self.holds.send_modify(|h| h.swaps = hold);
-    }
-
-    pub fn hold_writes(&self, hold: bool) {
-        self.holds.send_modify(|h| h.writes = hold);
-    }
-
-    pub fn hold_reads(&self, hold: bool) {
-        self.holds.send_modify(|h| h.reads = hold);
-    }
-
-    /// Reads are done, and their answers held back.
-    pub fn hold_answers(&self, hold: bool) {
-        self.holds.send_modify(|h| h.answers = hold);
-    }
-
-    /// Listings of keys.
-    pub fn hold_listings(&self, hold: bool) {
-        self.holds.send_modify(|h| h.listings = hold);
+    pub fn hold(&self, change: impl FnOnce(&mut Holds)) {
+        self.holds.send_modify(change);
     }
 
     async fn until(&self, free: impl FnMut(&Holds) -> bool) {
@@ -220,6 +194,40 @@ impl FaultyStore {
         let log = self.log();
         let from = |c: &&Cell| c.timestamp >= fence.0;
         log.writes.iter().filter(from).cloned().collect()
+    }
+}
+
+/// Why nobody knows that it was done.
+enum Failed {
+    NotStarted,
+    Unknown,
+}
+
+/// What becomes of a change under a fault.
+async fn changed<T: Send + 'static>(
+    fault: Fault,
+    change: impl Future<Output = T> + Send + 'static,
+) -> Result<T, Failed> {
+    match fault {
+        Fault::None => Ok(change.await),
+        Fault::Slow(span) => {
+            tokio::time::sleep(span).await;
+            Ok(change.await)
+        }
+        Fault::NotStarted => Err(Failed::NotStarted),
+        Fault::UnknownLost => Err(Failed::Unknown),
+        Fault::UnknownDone => {
+            change.await;
+            Err(Failed::Unknown)
+        }
+        Fault::UnknownLate(span) => {
+            tokio::spawn(async move {
+                tokio::time::sleep(span).await;
+                change.await;
+            });
+            Err(Failed::Unknown)
+        }
+        Fault::Panic => std::panic::resume_unwind(Box::new("a panic on command")),
     }
 }
 
@@ -280,26 +288,13 @@ impl KeyStore for FaultyStore {
             Ok(store) => store,
             Err(error) => return Swap::NotStarted(error),
         };
-        match fault {
-            Fault::None => {}
-            Fault::NotStarted => return Swap::NotStarted(broken()),
-            Fault::UnknownLost => return Swap::Unknown(broken()),
-            Fault::UnknownDone => {
-                store.compare_and_swap(id, old, new).await;
-                return Swap::Unknown(broken());
-            }
-            Fault::UnknownLate(span) => {
-                let (id, old, new) = (id.clone(), old.clone(), new.clone());
-                tokio::spawn(async move {
-                    tokio::time::sleep(span).await;
-                    store.compare_and_swap(&id, &old, &new).await;
-                });
-                return Swap::Unknown(broken());
-            }
-            Fault::Slow(span) => tokio::time::sleep(span).await,
-            Fault::Panic => std::panic::resume_unwind(Box::new("a panic on command")),
+        let (id, old, new) = (id.clone(), old.clone(), new.clone());
+        let swap = async move { store.compare_and_swap(&id, &old, &new).await };
+        match changed(fault, swap).await {
+            Ok(swap) => swap,
+            Err(Failed::NotStarted) => Swap::NotStarted(broken()),
+            Err(Failed::Unknown) => Swap::Unknown(broken()),
         }
-        store.compare_and_swap(id, old, new).await
     }
 
     async fn list_live(
@@ -347,26 +342,13 @@ impl DataStore for FaultyStore {
             Ok(store) => store,
             Err(error) => return Written::NotStarted(error),
         };
-        match fault {
-            Fault::None => {}
-            Fault::NotStarted => return Written::NotStarted(broken()),
-            Fault::UnknownLost => return Written::Unknown(broken()),
-            Fault::UnknownDone => {
-                store.write_data(id, cell).await;
-                return Written::Unknown(broken());
-            }
-            Fault::UnknownLate(span) => {
-                let id = id.clone();
-                tokio::spawn(async move {
-                    tokio::time::sleep(span).await;
-                    store.write_data(&id, cell).await;
-                });
-                return Written::Unknown(broken());
-            }
-            Fault::Slow(span) => tokio::time::sleep(span).await,
-            Fault::Panic => std::panic::resume_unwind(Box::new("a panic on command")),
+        let id = id.clone();
+        let write = async move { store.write_data(&id, cell).await };
+        match changed(fault, write).await {
+            Ok(written) => written,
+            Err(Failed::NotStarted) => Written::NotStarted(broken()),
+            Err(Failed::Unknown) => Written::Unknown(broken()),
         }
-        store.write_data(id, cell).await
     }
 
     fn ahead_us_max(&self) -> Option<u64> {
@@ -377,11 +359,6 @@ impl DataStore for FaultyStore {
 #[async_trait]
 impl SessionStore for FaultyStore {
     async fn load_session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
-        let failing = self.plan().session_loads;
-        if failing > 0 {
-            self.plan().session_loads = failing - 1;
-            return Err(broken());
-        }
         self.real()?.load_session(id).await
     }
 
@@ -391,17 +368,13 @@ impl SessionStore for FaultyStore {
             Ok(store) => store,
             Err(error) => return SessionSwap::NotStarted(error),
         };
-        match fault.unwrap_or(Fault::None) {
-            Fault::None => {}
-            Fault::NotStarted => return SessionSwap::NotStarted(broken()),
-            Fault::UnknownLost => return SessionSwap::Unknown(broken()),
-            Fault::UnknownDone => {
-                store.swap_session(expected, row).await;
-                return SessionSwap::Unknown(broken());
-            }
-            other => panic!("not for sessions: {other:?}"),
+        let row = row.clone();
+        let swap = async move { store.swap_session(expected, &row).await };
+        match changed(fault.unwrap_or(Fault::None), swap).await {
+            Ok(swap) => swap,
+            Err(Failed::NotStarted) => SessionSwap::NotStarted(broken()),
+            Err(Failed::Unknown) => SessionSwap::Unknown(broken()),
         }
-        store.swap_session(expected, row).await
     }
 
     async fn forget_session(&self, id: SessionId) -> Result<(), StoreError> {

@@ -1,6 +1,5 @@
 //! For how long a key has been held, as operators see it once somebody waits.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::manual_clock::ManualClock;
@@ -27,8 +26,7 @@ fn held_for(world: &World, name: &str) -> Option<Duration> {
 
 #[tokio::test]
 async fn a_holder_is_as_old_as_its_grant_though_its_key_was_forgotten_meanwhile() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
+    let (world, clock) = World::by_hand().await;
     let create = async || {
         let created = world.engine.create(call("k", LONG_TTL_MS)).await;
         created.unwrap().lock_ref
@@ -50,8 +48,7 @@ async fn a_holder_is_as_old_as_its_grant_though_its_key_was_forgotten_meanwhile(
 
 #[tokio::test]
 async fn after_a_restart_a_holder_is_as_old_as_its_entry() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
+    let (world, clock) = World::by_hand().await;
     for name in ["alone", "queued", "queued"] {
         let created = world.engine.create(call(name, LONG_TTL_MS)).await;
         created.unwrap();

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use fermata::engine::{EngineError, LeaseId, LockStatus, Presence, WatchEvent};
-use fermata::lock::EndReason;
 use fermata::lock::EndedAs::Lost;
-use fermata::lock::{LockRef, SessionId};
+use fermata::lock::{EndReason, LockRef, SessionId};
+use fermata::store::{SessionRow, SessionStore as _, SessionSwap};
 use futures_util::future::join_all;
 
 use super::recorded::Engine;
-use super::replicas::{LONG, NO_WAIT, acquire, create, down, get, session, write};
-use fermata::store::{SessionRow, SessionStore as _, SessionSwap};
-
+use super::replicas::{LONG, NO_WAIT, acquire, create, down, get, session, until_free, write};
 use super::shared::{Service, elsewhere, some_id};
-use super::world::{call, call_of, grant, key, put, session_call, soon, until};
+use super::world::{
+    assert_unavailable, call, call_of, grant, key, lost, put, session_call, soon, until,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_is_renewed_through_its_replica_and_ends_everywhere() {
@@ -69,10 +69,7 @@ async fn a_session_is_lost_with_its_replica_and_client_and_its_entry_with_it() {
     let waiting = create(b, call("k", 20_000)).await.lock_ref;
     service.kill(0);
     acquire(b, &waiting).await;
-    assert_eq!(
-        get(b, &held).await,
-        Err(EngineError::Ended(Lost(EndReason::SessionClosed)))
-    );
+    assert_eq!(get(b, &held).await, Err(lost(EndReason::SessionClosed)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -82,10 +79,6 @@ async fn a_key_that_cannot_be_changed_holds_up_no_other() {
     create(b, call_of(one, "stuck")).await;
     let held = create(b, call_of(other, "k")).await.lock_ref;
     service.replicas[1].link.stick(key("stuck"));
-    until("they know each other", || async {
-        matches!(a.presence(b.replica()), Presence::Live(_))
-    })
-    .await;
     a.close_session(one).await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
     a.close_session(other).await.unwrap();
@@ -98,10 +91,6 @@ async fn a_key_that_cannot_be_changed_holds_up_no_other() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_is_closed_once_no_other_replica_serves_its_entries() {
     let (service, a, b) = &Service::two().await;
-    until("they know each other", || async {
-        matches!(a.presence(b.replica()), Presence::Live(_))
-    })
-    .await;
     let close = |session| fermata::engine::Engine::close_session(a, session);
     for n in 0..10 {
         let session = session(a, 20_000).await;
@@ -109,30 +98,13 @@ async fn a_session_is_closed_once_no_other_replica_serves_its_entries() {
         let closed = close(session).await.unwrap();
         assert!(!closed.may_be_served);
         let got = get(b, &held).await;
-        assert_eq!(got, Err(EngineError::Ended(Lost(EndReason::SessionClosed))));
+        assert_eq!(got, Err(lost(EndReason::SessionClosed)));
     }
     // Who does not hear of it is said not to have.
     let session = session(a, 20_000).await;
     create(b, call_of(session, "k")).await;
     service.wires.cut("replica-1");
     assert!(close(session).await.unwrap().may_be_served);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_sessions_that_end_at_once_are_few_messages() {
-    let (service, a, b) = &Service::two().await;
-    until("they know each other", || async {
-        matches!(a.presence(b.replica()), Presence::Live(_))
-    })
-    .await;
-    let mut sessions = Vec::new();
-    for _ in 0..100 {
-        sessions.push(session(a, 20_000).await);
-    }
-    let closed = join_all(sessions.iter().map(|one| a.close_session(*one))).await;
-    assert!(closed.iter().all(|closed| *closed == Ok(false)));
-    let messages = service.wires.messages_of_ends();
-    assert!(messages < 50, "{messages} messages");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -143,14 +115,10 @@ async fn a_session_taken_over_without_an_answer_is_kept_and_ends() {
     let held = create(b, call_of(session, "k")).await.lock_ref;
     service.kill(0);
     down(b, keeper).await;
-    service.replicas[1].link.unheard(1);
+    service.replicas[1].link.set(|faults| faults.unheard = 1);
     // Nobody claimed it any more.
     let _ = b.take_session(session, keeper).await;
-    let id = key("k");
-    until("it ended with its client", || async {
-        b.describe_row(&id).await.unwrap().state.entries.is_empty()
-    })
-    .await;
+    until_free(b, "k").await;
     assert!(matches!(get(b, &held).await, Err(EngineError::Ended(_))));
 }
 
@@ -173,10 +141,7 @@ pub async fn goes_unclaimed(
         _ = acquire(home, next) => {}
         () = keep_renewed(keeper, session) => {}
     }
-    assert_eq!(
-        get(home, head).await,
-        Err(EngineError::Ended(Lost(EndReason::Unclaimed)))
-    );
+    assert_eq!(get(home, head).await, Err(lost(EndReason::Unclaimed)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -211,12 +176,9 @@ async fn a_session_is_not_taken_over_from_a_keeper_that_lives() {
     let session = session(a, 20_000).await;
     // It cannot be called, and does not hear what it is asked through the store.
     service.wires.cut("replica-0");
-    service.replicas[0].link.deaf(true);
+    service.replicas[0].link.set(|faults| faults.deaf = true);
     let taken = b.take_session(session, keeper).await;
-    assert!(
-        matches!(taken, Err(EngineError::Unavailable(_))),
-        "{taken:?}"
-    );
+    assert_unavailable(&taken);
     let lease = LeaseId::Session(session);
     assert_eq!(elsewhere(b.renew(&lease).await), keeper);
     assert!(a.renew(&lease).await.is_ok());
@@ -250,15 +212,7 @@ async fn a_session_of_a_keeper_that_stopped_is_taken_over_at_once_and_ends_there
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     assert_eq!(get(b, &held).await, Ok(None));
-    until("it ended with its client", || async {
-        b.describe_row(&key("k"))
-            .await
-            .unwrap()
-            .state
-            .entries
-            .is_empty()
-    })
-    .await;
+    until_free(b, "k").await;
     assert_eq!(b.renew(&lease).await, Err(EngineError::SessionEnded));
 }
 
@@ -295,17 +249,12 @@ async fn waits_while_the_keeper_crashes(service: &Service, taker: &Engine) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_waits_keeps_a_session_alive_that_comes_from_a_keeper_that_is_down() {
-    let service = &Service::of(2).await;
-    service.know_each_other().await;
-    waits_while_the_keeper_crashes(service, service.engine(0)).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_waits_keeps_a_session_alive_that_another_replica_takes_over() {
-    let service = &Service::of(3).await;
-    service.know_each_other().await;
-    waits_while_the_keeper_crashes(service, service.engine(2)).await;
+async fn a_client_that_waits_keeps_a_session_alive_whose_keeper_crashed_whoever_takes_it_over() {
+    for taker in [0, 2] {
+        let service = &Service::of(3).await;
+        service.know_each_other().await;
+        waits_while_the_keeper_crashes(service, service.engine(taker)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -348,10 +297,7 @@ async fn nobody_waits_for_ever_for_a_session_that_its_keeper_does_not_know_of() 
     let gone = create(b, call_of(row.id, "k")).await.lock_ref;
     let waiting = create(b, call("k", 30_000)).await.lock_ref;
     acquire(b, &waiting).await;
-    assert_eq!(
-        get(b, &gone).await,
-        Err(EngineError::Ended(Lost(EndReason::SessionClosed)))
-    );
+    assert_eq!(get(b, &gone).await, Err(lost(EndReason::SessionClosed)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -363,7 +309,7 @@ async fn a_session_that_is_opened_again_while_its_hand_over_is_in_doubt_has_one_
     let link = &service.replicas[0].link;
     a.open_session(session_call(id, 20_000)).await.unwrap();
     let lease = LeaseId::Session(SessionId(id));
-    link.hold_back();
+    link.set(|faults| faults.late = true);
     let asks = b.take_session(SessionId(id), keeper);
     let meanwhile = async {
         until("it is given away", || async { link.holds_back() }).await;
@@ -384,7 +330,7 @@ async fn a_session_that_is_opened_again_while_its_hand_over_is_in_doubt_has_one_
 async fn a_session_that_was_opened_elsewhere_after_a_failed_try_has_one_keeper() {
     let (service, a, b) = &Service::two().await;
     let (id, link) = (some_id(), &service.replicas[0].link);
-    link.hold_back_and_cut();
+    link.set(|faults| (faults.late, faults.cuts_then) = (true, true));
     let failed = a.open_session(session_call(id, 20_000)).await;
     failed.unwrap_err();
     link.cut(false);
@@ -404,7 +350,9 @@ async fn a_session_whose_row_cannot_be_read_holds_up_no_other() {
     let first = create(b, call("k", 60_000)).await.lock_ref;
     let (one, other) = (session(a, 4_000).await, session(a, 2_000).await);
     create(b, call_of(one, "unreadable")).await;
-    service.replicas[1].link.hang(one);
+    service.replicas[1]
+        .link
+        .set(|faults| faults.hung = Some(one));
     let waiting = create(b, call_of(other, "k")).await.lock_ref;
     let wait = wait_on(b, &waiting);
     let goes_on = async {
@@ -413,28 +361,6 @@ async fn a_session_whose_row_cannot_be_read_holds_up_no_other() {
         b.release(&first, None, 0).await.unwrap();
     };
     tokio::join!(wait, goes_on);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_keeper_is_asked_once_for_many_entries_that_are_renewed_together() {
-    let (service, a, b) = &Service::two().await;
-    let session = session(a, 6_000).await;
-    let mut held = Vec::new();
-    for number in 0..100 {
-        let created = create(b, call_of(session, &format!("k{number}"))).await;
-        held.push(created.lock_ref);
-    }
-    // What the keeper said last is used for a third of its time.
-    tokio::time::sleep(Duration::from_millis(2_100)).await;
-    service.wires.slow(Duration::from_millis(100));
-    let before = service.wires.renewals();
-    let renewals = held
-        .iter()
-        .map(|lock_ref| b.acquire(lock_ref, NO_WAIT, false));
-    for renewed in join_all(renewals).await {
-        assert!(renewed.unwrap().valid_for > Duration::from_secs(4));
-    }
-    assert_eq!(service.wires.renewals() - before, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -496,7 +422,7 @@ async fn a_session_that_is_being_handed_over_is_not_taken_back_by_a_renewal() {
     let (service, a, b) = &Service::two().await;
     let session = session(a, 20_000).await;
     let link = &service.replicas[0].link;
-    link.slow_swaps(Duration::from_millis(50));
+    link.set(|faults| faults.slow_sessions = Duration::from_millis(50));
     let before = link.swaps();
     let lease = LeaseId::Session(session);
     let renewals = async {
@@ -525,7 +451,7 @@ async fn of_many_that_ask_for_a_session_that_was_handed_here_none_is_told_to_com
     assert!(matches!(swapped, SessionSwap::Applied), "{swapped:?}");
     service.replicas[1]
         .link
-        .slow_swaps(Duration::from_millis(2));
+        .set(|faults| faults.slow_sessions = Duration::from_millis(2));
     let lease = LeaseId::Session(session);
     for renewed in join_all((0..16).map(|_| b.renew(&lease))).await {
         renewed.unwrap();

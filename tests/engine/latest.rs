@@ -7,50 +7,9 @@ use fermata::limits::Limits;
 use fermata::lock::Fence;
 use fermata::store::{Cell, DataStore as _};
 
-use super::faulty::Fault;
-use super::manual_clock::ManualClock;
 use super::replicas::{create, get, write};
 use super::shared::Service;
 use super::world::{World, call, key, put, soon, until};
-
-#[tokio::test]
-async fn a_busy_key_is_not_read_again_and_again() {
-    let world = World::new().await;
-    until("two sections and four gets took no read", || async {
-        let first = world.create("k").await.lock_ref;
-        world.put(&first, "one").await.unwrap();
-        world.store.forget_log();
-        assert_eq!(world.get(&first).await, Ok(Some("one".to_owned())));
-        world.put(&first, "two").await.unwrap();
-        assert_eq!(world.get(&first).await, Ok(Some("two".to_owned())));
-        world.release(&first).await.unwrap();
-        let second = world.create("k").await.lock_ref;
-        assert_eq!(world.get(&second).await, Ok(Some("two".to_owned())));
-        soon(
-            world
-                .engine
-                .critical_write(&second, fermata::engine::Mutation::Delete, 0),
-        )
-        .await
-        .unwrap();
-        assert_eq!(world.get(&second).await, Ok(None));
-        world.release(&second).await.unwrap();
-        // On a slow machine the key may be idle for long enough to be forgotten.
-        world.store.log().reads == 0
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_waiter_reads_what_the_holder_before_it_left() {
-    let world = World::new().await;
-    let (first, second) = world.create_two("k").await;
-    world.put(&first, "one").await.unwrap();
-    let carried = soon(world.engine.release(&first, Some(put("two")), 0)).await;
-    assert_eq!(carried, Ok(false));
-    let second = world.acquire(&second).await;
-    assert_eq!(world.get(&second).await, Ok(Some("two".to_owned())));
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_another_replica_wrote_meanwhile_is_read() {
@@ -73,23 +32,11 @@ async fn what_another_replica_wrote_meanwhile_is_read() {
 }
 
 #[tokio::test]
-async fn after_a_write_of_unknown_outcome_the_value_is_read() {
-    for (fault, left) in [(Fault::UnknownDone, "two"), (Fault::UnknownLost, "one")] {
-        let world = World::new().await;
-        let held = world.create("k").await.lock_ref;
-        world.put(&held, "one").await.unwrap();
-        world.store.fail_writes([fault]);
-        world.put(&held, "two").await.unwrap_err();
-        assert_eq!(world.get(&held).await, Ok(Some(left.to_owned())));
-    }
-}
-
-#[tokio::test]
 async fn a_read_beside_a_write_is_not_what_the_write_left() {
     let world = World::new().await;
     let held = world.create("k").await.lock_ref;
     // Reads now, and says so after the write.
-    world.store.hold_answers(true);
+    world.store.hold(|held| held.answers = true);
     let engine = world.engine.clone();
     let reading = tokio::spawn({
         let held = held.clone();
@@ -100,7 +47,7 @@ async fn a_read_beside_a_write_is_not_what_the_write_left() {
     })
     .await;
     world.put(&held, "written").await.unwrap();
-    world.store.hold_answers(false);
+    world.store.hold(|held| held.answers = false);
     let beside = soon(reading).await.unwrap().unwrap();
     assert_eq!(beside.value.bytes, None);
     assert_eq!(world.get(&held).await, Ok(Some("written".to_owned())));
@@ -151,28 +98,10 @@ async fn so_many_bytes_of_values_are_remembered_and_those_that_were_used_lately(
     assert_eq!(world.store.log().reads, 50);
 }
 
-#[tokio::test]
-async fn what_others_wrote_shows_after_a_minute() {
-    let clock = ManualClock::new();
-    let world = World::at(clock.clone()).await;
-    let held = world.engine.create(call("k", 3_600_000)).await.unwrap();
-    world.put(&held.lock_ref, "ours").await.unwrap();
-    world.store.forget_log();
-    clock.advance(Duration::from_secs(59)).await;
-    world.get(&held.lock_ref).await.unwrap();
-    assert_eq!(world.store.log().reads, 0);
-    clock.advance(Duration::from_secs(2)).await;
-    for _ in 0..5 {
-        assert_eq!(world.get(&held.lock_ref).await, Ok(Some("ours".to_owned())));
-    }
-    assert_eq!(world.store.log().reads, 1);
-}
-
 /// What this home writes lies below that, and would be lost with its memory.
 #[tokio::test]
 async fn what_others_wrote_shows_after_a_minute_though_the_home_writes_meanwhile() {
-    let clock = ManualClock::new();
-    let world = World::at(clock.clone()).await;
+    let (world, clock) = World::by_hand().await;
     world.history.leave_unchecked();
     let created = world.engine.create(call("k", 3_600_000)).await.unwrap();
     let held = created.lock_ref;
@@ -200,8 +129,7 @@ async fn what_others_wrote_shows_after_a_minute_though_the_home_writes_meanwhile
 /// Where a release carries the put and the next one waits for its turn, no call comes in between.
 #[tokio::test]
 async fn what_others_wrote_shows_after_a_minute_to_who_waits_for_a_lock() {
-    let clock = ManualClock::new();
-    let world = World::at(clock.clone()).await;
+    let (world, clock) = World::by_hand().await;
     world.history.leave_unchecked();
     let created = world.engine.create(call("k", 3_600_000)).await.unwrap();
     let mut held = created.lock_ref;

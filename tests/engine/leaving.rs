@@ -4,12 +4,11 @@ use std::time::{Duration, Instant};
 
 use fermata::engine::{EngineError, LeaseId, Presence};
 use fermata::lock::{LockRef, ReplicaId};
-use futures_util::future::join_all;
 
 use super::recorded::Engine;
 use super::replicas::{LONG, acquire, create, get, session, write};
 use super::shared::Service;
-use super::world::{call, key, until};
+use super::world::{call, key};
 
 /// Uses these keys at their home for longer than a moment: the first is held then, the others are free.
 async fn used(home: &Engine, keys: [&str; 2]) -> LockRef {
@@ -88,25 +87,6 @@ async fn two_replicas_that_stop_at_the_same_time_give_their_keys_and_sessions_to
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_that_come_from_a_replica_that_stops_as_well_are_handed_on() {
-    let service = Service::of(3).await;
-    let [a, b, c] = [0, 1, 2].map(|number| service.engine(number));
-    let names: Vec<String> = (0..16).map(|number| format!("k{number}")).collect();
-    let pairs = names.chunks(2).map(|pair| [&*pair[0], &*pair[1]]);
-    join_all(pairs.map(|pair| used(b, pair))).await;
-    // It does not hear that the other one stops, and gives it some of them.
-    service.wires.hang("replica-1");
-    let within = Duration::from_secs(2);
-    tokio::join!(a.hand_over_in_use(within), b.hand_over_in_use(within));
-    let handed = service.wires.handed();
-    assert!(handed.iter().any(|(to, _)| to == "replica-0"), "{handed:?}");
-    for in_use in &names {
-        let home = home_of(&service, in_use).await;
-        assert_eq!(home, Some(c.replica()), "{in_use}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_hangs_keeps_no_keys_from_the_others() {
     let service = Service::of(3).await;
     let [a, b, _] = [0, 1, 2].map(|number| service.engine(number));
@@ -126,20 +106,6 @@ async fn a_replica_that_hangs_keeps_no_keys_from_the_others() {
     for name in &in_use {
         assert_eq!(home_of(&service, name).await, Some(b.replica()), "{name}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_given_a_key_hears_of_it_though_it_took_too_long() {
-    let (service, a, b) = &Service::two().await;
-    used(a, ["held", "idle"]).await;
-    service.replicas[0].link.slow_keys(Duration::from_secs(3));
-    a.hand_over_in_use(LONG).await;
-    assert!(service.wires.handed().is_empty());
-    until("the next home hears of both", || async {
-        service.wires.handed().len() == 2
-    })
-    .await;
-    assert_eq!(home_of(service, "held").await, Some(b.replica()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,12 +12,11 @@ use fermata::key::KeyState;
 use fermata::lock::{Key, KeyId, ReplicaId, SessionId, TableName};
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use fermata::store::{
-    Cell, ClusterStore, DataStore, HandOverRequest, KeyStore, Listed, REPLICAS_MAX, ReplicaRow,
-    ReplicaState, SessionRow, SessionStore, SessionSwap, StateSwap, Store, StoreCounts, StoreError,
-    StoreHealth, Swap, Written,
+    Cell, ClusterStore, DataStore, HandOverRequest, KeyStore, Listed, ReplicaRow, ReplicaState,
+    SessionRow, SessionStore, SessionSwap, StateSwap, Store, StoreCounts, StoreError, StoreHealth,
+    Swap, Written,
 };
 use tempfile::TempDir;
-use uuid::Uuid;
 
 /// Rows that the embedded store has no use for.
 #[derive(Default)]
@@ -47,44 +46,50 @@ impl Shared {
     }
 }
 
+/// What goes wrong between one replica and the store.
+#[derive(Default)]
+pub struct Faults {
+    /// Nothing comes through: reads and writes.
+    pub cut: bool,
+    /// Heartbeats and changes of lives do not come through. What announces a replica does, but is not answered.
+    pub mute: bool,
+    /// The key that cannot be changed.
+    pub stuck: Option<KeyId>,
+    /// How long the rows of the replicas take to come back.
+    pub slow_lists: Duration,
+    /// How long a value takes to be written.
+    pub slow_writes: Duration,
+    /// How long a change of the row of a session takes.
+    pub slow_sessions: Duration,
+    /// What this replica is asked through the store does not come through.
+    pub deaf: bool,
+    /// By how much the clock of the store is ahead of that of the replica.
+    pub clock_ahead_us: i64,
+    /// How many swaps, of keys or sessions, take effect without an answer that says so.
+    pub unheard: u32,
+    /// The next swap of a session gets no answer, and takes effect at [`StoreLink::land`] only.
+    pub late: bool,
+    /// Nothing comes through once that swap waits.
+    pub cuts_then: bool,
+    /// The session whose row is never read to the end: who asks for it waits.
+    pub hung: Option<SessionId>,
+    /// Whoever reads a value next panics.
+    pub panics: bool,
+}
+
 /// The way of one replica to the store.
 pub struct StoreLink {
     shared: Arc<Shared>,
-    /// Nothing comes through: reads and writes.
-    cut: Mutex<bool>,
-    /// Heartbeats and changes of lives do not come through. What announces a replica does, but is not answered.
-    mute: Mutex<bool>,
-    /// How many heartbeats get no answer at all.
-    hanging: Mutex<u32>,
-    /// The key that cannot be changed through it.
-    stuck: Mutex<Option<KeyId>>,
-    /// How long the rows of the replicas take to come back.
-    slow: Mutex<Duration>,
-    /// How long a value takes to be written.
-    slow_writes: Mutex<Duration>,
-    /// How long a change of a key takes.
-    slow_keys: Mutex<Duration>,
-    /// How long a change of the row of a session takes.
-    slow_swaps: Mutex<Duration>,
+    clock: Arc<dyn Clock>,
+    faults: Mutex<Faults>,
     /// How many changes of rows of sessions were tried through it.
     swaps: AtomicUsize,
-    /// What this replica is asked through the store does not come through.
-    deaf: Mutex<bool>,
-    clock: Arc<dyn Clock>,
-    /// By how much the clock of the store is ahead of that of the replica.
-    clock_ahead_us: Mutex<i64>,
-    /// How many swaps, of keys or sessions, take effect without an answer that says so.
-    unheard: Mutex<u32>,
-    /// Whether the next swap of a session gets no answer, and waits to take effect.
-    late: Mutex<bool>,
-    /// Whether nothing comes through once it waits.
-    cuts_then: Mutex<bool>,
     /// The swap of a session that waits.
     held_back: Mutex<Option<(u32, SessionRow)>>,
-    /// The session whose row is never read to the end.
-    hung: Mutex<Option<SessionId>>,
-    /// Whoever reads a value next panics.
-    panics: Mutex<bool>,
+}
+
+fn broken(what: &str) -> StoreError {
+    StoreError::Unavailable(what.to_owned())
 }
 
 impl StoreLink {
@@ -92,23 +97,9 @@ impl StoreLink {
         Arc::new(StoreLink {
             shared: Arc::clone(shared),
             clock: Arc::clone(clock),
-            clock_ahead_us: Mutex::default(),
-            cut: Mutex::default(),
-            mute: Mutex::default(),
-            hanging: Mutex::default(),
-            stuck: Mutex::default(),
-            slow: Mutex::default(),
-            slow_writes: Mutex::default(),
-            slow_keys: Mutex::default(),
-            slow_swaps: Mutex::default(),
+            faults: Mutex::default(),
             swaps: AtomicUsize::default(),
-            deaf: Mutex::default(),
-            unheard: Mutex::default(),
-            late: Mutex::default(),
-            cuts_then: Mutex::default(),
             held_back: Mutex::default(),
-            hung: Mutex::default(),
-            panics: Mutex::default(),
         })
     }
 
@@ -130,86 +121,57 @@ impl StoreLink {
         }
     }
 
+    fn faults(&self) -> MutexGuard<'_, Faults> {
+        self.faults.lock().unwrap()
+    }
+
+    /// From here on something else goes wrong.
+    pub fn set(&self, change: impl FnOnce(&mut Faults)) {
+        change(&mut self.faults());
+    }
+
+    pub fn cut(&self, cut: bool) {
+        self.set(|faults| faults.cut = cut);
+    }
+
+    pub fn mute(&self, mute: bool) {
+        self.set(|faults| faults.mute = mute);
+    }
+
+    pub fn stick(&self, id: KeyId) {
+        self.set(|faults| faults.stuck = Some(id));
+    }
+
     fn open(&self) -> Result<&Shared, StoreError> {
-        match *self.cut.lock().unwrap() {
-            true => Err(StoreError::Unavailable("cut off".to_owned())),
+        match self.faults().cut {
+            true => Err(broken("cut off")),
             false => Ok(&self.shared),
         }
     }
 
-    pub fn cut(&self, cut: bool) {
-        *self.cut.lock().unwrap() = cut;
-    }
-
-    /// Whoever reads a value next panics.
-    pub fn panic_once(&self) {
-        *self.panics.lock().unwrap() = true;
-    }
-
-    pub fn mute(&self, mute: bool) {
-        *self.mute.lock().unwrap() = mute;
-    }
-
-    fn is_mute(&self) -> Result<(), StoreError> {
-        match *self.mute.lock().unwrap() {
-            true => Err(StoreError::Unavailable("mute".to_owned())),
+    fn speaks(&self) -> Result<(), StoreError> {
+        match self.faults().mute {
+            true => Err(broken("mute")),
             false => Ok(()),
         }
     }
 
-    /// The next heartbeat gets no answer, those after it do.
-    pub fn hang_one_heartbeat(&self) {
-        *self.hanging.lock().unwrap() = 1;
-    }
-
-    fn hangs(&self) -> bool {
-        let mut hanging = self.hanging.lock().unwrap();
-        let hangs = *hanging > 0;
-        *hanging = hanging.saturating_sub(1);
-        hangs
-    }
-
-    /// Lists so many replicas that there are too many.
-    pub fn list_too_many(&self) {
-        let mut rows = self.shared.rows.lock().unwrap();
-        for number in 0..=REPLICAS_MAX as u128 {
-            let id = ReplicaId(Uuid::from_u128(number));
-            let row = rows.replicas.values().next().unwrap().clone();
-            rows.replicas.insert(id, ReplicaRow { id, ..row });
+    async fn pause(&self, of: fn(&Faults) -> Duration) {
+        let span = of(&self.faults());
+        if !span.is_zero() {
+            tokio::time::sleep(span).await;
         }
     }
 
-    pub fn stick(&self, id: KeyId) {
-        *self.stuck.lock().unwrap() = Some(id);
-    }
-
-    pub fn slow(&self, by: Duration) {
-        *self.slow.lock().unwrap() = by;
-    }
-
-    pub fn slow_writes(&self, by: Duration) {
-        *self.slow_writes.lock().unwrap() = by;
+    fn is_unheard(&self) -> bool {
+        let unheard = &mut self.faults().unheard;
+        let is_unheard = *unheard > 0;
+        *unheard = unheard.saturating_sub(1);
+        is_unheard
     }
 
     pub fn swaps(&self) -> usize {
         self.swaps.load(Ordering::Relaxed)
-    }
-
-    pub fn slow_keys(&self, by: Duration) {
-        *self.slow_keys.lock().unwrap() = by;
-    }
-
-    pub fn slow_swaps(&self, by: Duration) {
-        *self.slow_swaps.lock().unwrap() = by;
-    }
-
-    pub fn deaf(&self, deaf: bool) {
-        *self.deaf.lock().unwrap() = deaf;
-    }
-
-    /// The clock of the store shows that much more than the replica's.
-    pub fn clock_ahead(&self, seconds: i64) {
-        *self.clock_ahead_us.lock().unwrap() = seconds * 1_000_000;
     }
 
     /// Writes a value past all replicas, with a timestamp of its own.
@@ -220,20 +182,11 @@ impl StoreLink {
 
     /// What the store holds of a key.
     pub async fn state(&self, id: &KeyId) -> KeyState {
-        self.shared
-            .store
-            .load(id)
-            .await
-            .unwrap()
-            .unwrap_or_default()
+        let state = self.shared.store.load(id).await.unwrap();
+        state.unwrap_or_default()
     }
 
-    /// Changes a key past all replicas.
-    pub async fn put_state(&self, id: &KeyId, old: &KeyState, new: &KeyState) {
-        assert!(self.try_put_state(id, old, new).await);
-    }
-
-    /// The same, if nobody changed it before.
+    /// Changes a key past all replicas, if nobody changed it before.
     pub async fn try_put_state(&self, id: &KeyId, old: &KeyState, new: &KeyState) -> bool {
         let swap = self.shared.store.compare_and_swap(id, old, new).await;
         matches!(swap, Swap::Applied)
@@ -251,18 +204,7 @@ impl StoreLink {
         !rows.hand_over_requests.is_empty()
     }
 
-    /// The next swap of a session gets no answer, and takes effect at [`StoreLink::land`] only.
-    pub fn hold_back(&self) {
-        *self.late.lock().unwrap() = true;
-    }
-
-    /// The same, and nothing else comes through from then on.
-    pub fn hold_back_and_cut(&self) {
-        self.hold_back();
-        *self.cuts_then.lock().unwrap() = true;
-    }
-
-    /// Whether one is held back.
+    /// Whether a swap is held back.
     pub fn holds_back(&self) -> bool {
         self.held_back.lock().unwrap().is_some()
     }
@@ -271,22 +213,6 @@ impl StoreLink {
     pub async fn land(&self) -> SessionSwap {
         let (expected, row) = self.held_back.lock().unwrap().take().unwrap();
         self.shared.store.swap_session(expected, &row).await
-    }
-
-    /// The row of this session is read no more: who asks for it waits.
-    pub fn hang(&self, session: SessionId) {
-        *self.hung.lock().unwrap() = Some(session);
-    }
-
-    pub fn unheard(&self, swaps: u32) {
-        *self.unheard.lock().unwrap() = swaps;
-    }
-
-    fn is_unheard(&self) -> bool {
-        let mut unheard = self.unheard.lock().unwrap();
-        let is_unheard = *unheard > 0;
-        *unheard = unheard.saturating_sub(1);
-        is_unheard
     }
 }
 
@@ -311,19 +237,15 @@ impl KeyStore for StoreLink {
     }
 
     async fn compare_and_swap(&self, id: &KeyId, old: &KeyState, new: &KeyState) -> Swap {
-        if self.stuck.lock().unwrap().as_ref() == Some(id) {
-            return Swap::NotStarted(StoreError::Unavailable("stuck".to_owned()));
-        }
-        let slow = *self.slow_keys.lock().unwrap();
-        if !slow.is_zero() {
-            tokio::time::sleep(slow).await;
+        if self.faults().stuck.as_ref() == Some(id) {
+            return Swap::NotStarted(broken("stuck"));
         }
         let swap = match self.open() {
             Ok(shared) => shared.store.compare_and_swap(id, old, new).await,
             Err(error) => Swap::NotStarted(error),
         };
         match matches!(swap, Swap::Applied) && self.is_unheard() {
-            true => Swap::Unknown(StoreError::Unavailable("no answer".to_owned())),
+            true => Swap::Unknown(broken("no answer")),
             false => swap,
         }
     }
@@ -351,16 +273,13 @@ impl KeyStore for StoreLink {
 #[async_trait]
 impl DataStore for StoreLink {
     async fn read_data(&self, id: &KeyId) -> Result<Option<Cell>, StoreError> {
-        let panics = std::mem::take(&mut *self.panics.lock().unwrap());
+        let panics = std::mem::take(&mut self.faults().panics);
         assert!(!panics, "a panic on command");
         self.open()?.store.read_data(id).await
     }
 
     async fn write_data(&self, id: &KeyId, cell: Cell) -> Written {
-        let slow = *self.slow_writes.lock().unwrap();
-        if !slow.is_zero() {
-            tokio::time::sleep(slow).await;
-        }
+        self.pause(|faults| faults.slow_writes).await;
         match self.open() {
             Ok(shared) => shared.store.write_data(id, cell).await,
             Err(error) => Written::NotStarted(error),
@@ -376,7 +295,7 @@ impl DataStore for StoreLink {
 #[async_trait]
 impl SessionStore for StoreLink {
     async fn load_session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
-        if *self.hung.lock().unwrap() == Some(id) {
+        if self.faults().hung == Some(id) {
             return std::future::pending().await;
         }
         self.open()?.store.load_session(id).await
@@ -384,23 +303,20 @@ impl SessionStore for StoreLink {
 
     async fn swap_session(&self, expected: u32, row: &SessionRow) -> SessionSwap {
         self.swaps.fetch_add(1, Ordering::Relaxed);
-        if std::mem::take(&mut *self.late.lock().unwrap()) {
-            if std::mem::take(&mut *self.cuts_then.lock().unwrap()) {
+        if std::mem::take(&mut self.faults().late) {
+            if self.faults().cuts_then {
                 self.cut(true);
             }
             *self.held_back.lock().unwrap() = Some((expected, row.clone()));
-            return SessionSwap::Unknown(StoreError::Unavailable("no answer".to_owned()));
+            return SessionSwap::Unknown(broken("no answer"));
         }
-        let slow = *self.slow_swaps.lock().unwrap();
-        if !slow.is_zero() {
-            tokio::time::sleep(slow).await;
-        }
+        self.pause(|faults| faults.slow_sessions).await;
         let swap = match self.open() {
             Ok(shared) => shared.store.swap_session(expected, row).await,
             Err(error) => SessionSwap::NotStarted(error),
         };
         match matches!(swap, SessionSwap::Applied) && self.is_unheard() {
-            true => SessionSwap::Unknown(StoreError::Unavailable("no answer".to_owned())),
+            true => SessionSwap::Unknown(broken("no answer")),
             false => swap,
         }
     }
@@ -427,26 +343,17 @@ impl ClusterStore for StoreLink {
     async fn announce_replica(&self, row: &ReplicaRow) -> Result<(), StoreError> {
         let rows = &self.open()?.rows;
         rows.lock().unwrap().replicas.insert(row.id, row.clone());
-        self.is_mute()
+        self.speaks()
     }
 
     async fn list_replicas(&self) -> Result<Vec<ReplicaRow>, StoreError> {
-        let slow = *self.slow.lock().unwrap();
-        if !slow.is_zero() {
-            tokio::time::sleep(slow).await;
-        }
+        self.pause(|faults| faults.slow_lists).await;
         let rows = self.open()?.rows.lock().unwrap();
-        if rows.replicas.len() > REPLICAS_MAX {
-            return Err(StoreError::Damaged("too many".to_owned()));
-        }
         Ok(rows.replicas.values().cloned().collect())
     }
 
     async fn heartbeat(&self, id: ReplicaId, heartbeat: u64) -> Result<(), StoreError> {
-        self.is_mute()?;
-        if self.hangs() {
-            return std::future::pending().await;
-        }
+        self.speaks()?;
         let mut rows = self.open()?.rows.lock().unwrap();
         if let Some(row) = rows.replicas.get_mut(&id) {
             row.heartbeat = row.heartbeat.max(heartbeat);
@@ -460,7 +367,7 @@ impl ClusterStore for StoreLink {
         expected: ReplicaState,
         next: ReplicaState,
     ) -> StateSwap {
-        let shared = match self.is_mute().and_then(|()| self.open()) {
+        let shared = match self.speaks().and_then(|()| self.open()) {
             Ok(shared) => shared,
             Err(error) => return StateSwap::NotStarted(error),
         };
@@ -491,8 +398,8 @@ impl ClusterStore for StoreLink {
         &self,
         home: ReplicaId,
     ) -> Result<Vec<HandOverRequest>, StoreError> {
-        if *self.deaf.lock().unwrap() {
-            return Err(StoreError::Unavailable("deaf".to_owned()));
+        if self.faults().deaf {
+            return Err(broken("deaf"));
         }
         let rows = self.open()?.rows.lock().unwrap();
         let open = rows.hand_over_requests.iter().filter(|r| r.home == home);
@@ -507,7 +414,7 @@ impl ClusterStore for StoreLink {
 
     async fn clock_us(&self) -> Result<u64, StoreError> {
         self.open()?;
-        let ahead_us = *self.clock_ahead_us.lock().unwrap();
+        let ahead_us = self.faults().clock_ahead_us;
         Ok(self.clock.wall_us().saturating_add_signed(ahead_us))
     }
 }

@@ -6,7 +6,7 @@ use fermata::limits::Limits;
 use super::faulty::Fault;
 use super::replicas::create;
 use super::shared::Service;
-use super::world::{World, call, until};
+use super::world::{World, assert_unavailable, call, until};
 
 /// A holder with three acknowledged writes, whose home has just lost its memory of them.
 async fn forgetful() -> (World, fermata::lock::LockRef) {
@@ -22,7 +22,7 @@ async fn forgetful() -> (World, fermata::lock::LockRef) {
     }
     world.store.fail_reads([Fault::Panic]);
     let interrupted = world.get(&held).await;
-    assert!(matches!(interrupted, Err(EngineError::Unavailable(_))));
+    assert_unavailable(&interrupted);
     (world, held)
 }
 
@@ -78,23 +78,9 @@ async fn an_entry_that_expired_while_its_memory_was_lost_is_still_evicted() {
 async fn a_key_that_was_lost_and_went_to_another_replica_is_known_no_longer() {
     let (service, a, b) = &Service::two().await;
     // Of a key without a row the value is read.
-    service.replicas[0].link.panic_once();
+    service.replicas[0].link.set(|faults| faults.panics = true);
     let interrupted = a.create(call("k", 20_000)).await;
-    assert!(matches!(interrupted, Err(EngineError::Unavailable(_))));
+    assert_unavailable(&interrupted);
     create(b, call("k", 20_000)).await;
     until("it is forgotten", || async { a.counts().active_keys == 0 }).await;
-}
-
-#[tokio::test]
-async fn a_home_remembers_what_its_fence_gave_out_while_nothing_happens() {
-    let world = World::new().await;
-    let held = world.create("k").await.lock_ref;
-    for value in ["one", "two", "three"] {
-        world.put(&held, value).await.unwrap();
-    }
-    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-    world.put(&held, "four").await.unwrap();
-    assert_eq!(world.get(&held).await, Ok(Some("four".to_owned())));
-    let writes = world.store.writes_from(held.grant.unwrap());
-    assert!(writes.is_sorted_by(|a, b| a.timestamp < b.timestamp));
 }

@@ -9,6 +9,7 @@
 
 mod beliefs;
 mod capacity;
+mod clients;
 mod clock_off;
 mod drops;
 mod ended_sessions;
@@ -17,7 +18,6 @@ mod faulty;
 mod held_for;
 #[path = "../support/history/mod.rs"]
 mod history;
-mod keep_alive;
 mod keepers;
 mod latest;
 mod leaving;
@@ -25,7 +25,6 @@ mod link;
 mod logs;
 mod lost_memory;
 mod manual_clock;
-mod membership;
 mod memory;
 mod moves;
 mod outage;

@@ -112,7 +112,7 @@ async fn measured_alone() {
         ..Limits::default()
     };
     let world = match mode.as_str() {
-        WRITE_BACK => World::writing_back_within(limits).await,
+        WRITE_BACK => World::writing_back(limits).await,
         _ => World::with(limits).await,
     };
     // What is noted takes memory.

@@ -7,11 +7,10 @@ use std::time::Duration;
 use fermata::engine::{Acquired, EngineError, LockStatus};
 use fermata::lock::LockRef;
 
-use super::faulty::Fault;
 use super::manual_clock::ManualClock;
 use super::recorded::Engine;
 use super::shared::{Service, some_id};
-use super::world::{World, call, call_of, session_call, soon};
+use super::world::{call, call_of, session_call, soon};
 
 /// No replica is down in the time of a test.
 const REPLICA_TTL: Duration = Duration::from_secs(600);
@@ -108,53 +107,4 @@ async fn calls_in_an_outage_of_the_store_keep_a_session_alive_wherever_that_is_k
         asks_through_an_outage(&service, &clock, &waiting.lock_ref).await;
         gets_its_turn(&service, &clock, &held.lock_ref, &waiting.lock_ref).await;
     }
-}
-
-#[tokio::test]
-async fn a_head_whose_claims_fail_for_want_of_the_store_is_not_evicted_as_unclaimed() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
-    let (held, head) = (world.create("k").await, world.create("k").await);
-    world.put(&held.lock_ref, "v").await.unwrap();
-    world.force(&held.lock_ref, "why").await;
-    // It cannot be granted the lock before the value was synced.
-    world
-        .store
-        .fail_reads([Fault::NotStarted, Fault::NotStarted]);
-    for _ in 0..2 {
-        let asked = asks(&world.engine, &clock, &head.lock_ref).await;
-        assert!(
-            matches!(asked, Err(EngineError::Unavailable(_))),
-            "{asked:?}"
-        );
-        // Of 30 s.
-        clock.advance(18 * SECOND).await;
-    }
-    let held = soon(world.acquire(&head.lock_ref)).await;
-    assert_eq!(world.get(&held).await, Ok(Some("v".to_owned())));
-}
-
-#[tokio::test]
-async fn a_head_that_is_not_asked_for_any_more_goes_one_ttl_after_the_last_call() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
-    let session = world.open_session(600_000).await;
-    let (held, head) = (world.create("k").await, world.create_in(session, "k").await);
-    world.force(&held.lock_ref, "why").await;
-    world.store.fail_reads([Fault::NotStarted]);
-    let asked = asks(&world.engine, &clock, &head).await;
-    assert!(
-        matches!(asked, Err(EngineError::Unavailable(_))),
-        "{asked:?}"
-    );
-    let is_live = || async { world.state("k").await.entry(head.seq).is_some() };
-    clock.advance(590 * SECOND).await;
-    assert!(is_live().await);
-    world
-        .engine
-        .renew(&fermata::engine::LeaseId::Session(session))
-        .await
-        .unwrap();
-    clock.advance(20 * SECOND).await;
-    super::world::until("it has ended", || async { !is_live().await }).await;
 }

@@ -36,7 +36,7 @@ async fn the_same_release_joins_the_one_in_flight() {
     let held = world.create("k").await.lock_ref;
     let swaps = || world.store.log().swaps.len();
     let before = swaps();
-    world.store.hold_swaps(true);
+    world.store.hold(|held| held.swaps = true);
     let first = release(&world, &held, 1);
     let second = async {
         super::world::until("it is being released", || async { swaps() > before }).await;
@@ -46,7 +46,7 @@ async fn the_same_release_joins_the_one_in_flight() {
         let again = release(&world, &held, 1);
         let let_go = async {
             tokio::task::yield_now().await;
-            world.store.hold_swaps(false);
+            world.store.hold(|held| held.swaps = false);
         };
         tokio::join!(again, let_go).0
     };
@@ -84,14 +84,14 @@ async fn a_release_of_what_ended_otherwise_says_that_its_put_may_count_and_is_no
     let world = World::new().await;
     let held = world.create("k").await.lock_ref;
     // During its put, and before its end.
-    world.store.hold_writes(true);
+    world.store.hold(|held| held.writes = true);
     let (released, ()) = tokio::join!(release(&world, &held, 1), async {
         super::world::until("its put is in flight", || async {
             world.store.log().writes.len() == 1
         })
         .await;
         world.force(&held, "stuck").await;
-        world.store.hold_writes(false);
+        world.store.hold(|held| held.writes = false);
     });
     let reason = EndReason::Forced {
         by: "op".into(),

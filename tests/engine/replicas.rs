@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use fermata::engine::{
     CreateCall, CreatedLockRef, EngineError, LeaseId, LockStatus, Presence, Value,
 };
-use fermata::lock::EndedAs::{Lost, Released};
+use fermata::lock::EndedAs::Released;
 use fermata::lock::{EndReason, LockRef, ReplicaId, SessionId};
 use fermata::store::ReplicaState;
 
 use super::recorded::Engine;
 use super::shared::{Service, TTL, elsewhere, some_id};
-use super::world::{call, key, put, session_call, until};
+use super::world::{assert_unavailable, call, key, lost, put, session_call, until};
 
 pub const NO_WAIT: Duration = Duration::ZERO;
 pub const LONG: Duration = Duration::from_secs(30);
@@ -42,6 +42,27 @@ pub async fn session(engine: &Engine, ttl_ms: u32) -> SessionId {
     let call = session_call(some_id(), ttl_ms);
     engine.open_session(call.clone()).await.unwrap();
     call.id
+}
+
+/// Waits until the row of a key has no entry.
+pub async fn until_free(engine: &Engine, name: &str) {
+    for _ in 0..300 {
+        let row = engine.describe_row(&key(name)).await.unwrap();
+        if row.state.entries.is_empty() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("the entry of {name} is still there");
+}
+
+/// Waits until somebody has a lock that is durable, or waits durably.
+pub async fn until_durable(engine: &Engine, lock_ref: &LockRef) {
+    until("it is durable", || async {
+        let again = engine.acquire(lock_ref, NO_WAIT, false).await.unwrap();
+        again.durable
+    })
+    .await;
 }
 
 pub async fn down(engine: &Engine, id: ReplicaId) {
@@ -93,12 +114,9 @@ async fn a_key_is_not_taken_over_from_a_replica_that_lives() {
     let (service, a, b) = &Service::two().await;
     let held = create(a, call("k", 20_000)).await.lock_ref;
     // It does not hear of the request either.
-    service.replicas[0].link.deaf(true);
+    service.replicas[0].link.set(|faults| faults.deaf = true);
     let taken = b.take_over(&key("k"), a.replica()).await;
-    assert!(
-        matches!(taken, Err(EngineError::Unavailable(_))),
-        "{taken:?}"
-    );
+    assert_unavailable(&taken);
     assert_eq!(elsewhere(get(b, &held).await), a.replica());
     write(a, &held, "still here").await.unwrap();
 }
@@ -155,10 +173,7 @@ async fn a_holder_that_is_gone_with_its_home_ends_a_ttl_after_that_and_not_befor
         "not before it was told"
     );
     assert_eq!(get(b, &mine).await, Ok(Some("last words".to_owned())));
-    assert_eq!(
-        get(b, &held.lock_ref).await,
-        Err(EngineError::Ended(Lost(EndReason::Expired)))
-    );
+    assert_eq!(get(b, &held.lock_ref).await, Err(lost(EndReason::Expired)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -169,19 +184,7 @@ async fn keys_that_nobody_asks_for_are_swept_once_their_home_is_down() {
     }
     service.kill(0);
     for name in ["k1", "k2", "k3"] {
-        let mut looks = 0;
-        while !b
-            .describe_row(&key(name))
-            .await
-            .unwrap()
-            .state
-            .entries
-            .is_empty()
-        {
-            looks += 1;
-            assert!(looks < 300, "the entry of {name} is still there");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        until_free(b, name).await;
     }
 }
 
@@ -275,193 +278,4 @@ async fn a_home_that_cannot_be_called_hands_a_key_over_through_the_store() {
         !service.replicas[0].link.is_asked()
     })
     .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hand_over_of_unknown_outcome_is_resolved() {
-    let (service, a, b) = &Service::two().await;
-    let held = create(a, call("k", 20_000)).await.lock_ref;
-    let waiting = create(a, call("k", 20_000)).await.lock_ref;
-    service.replicas[0].link.unheard(1);
-    a.stop();
-    a.leave(LONG).await;
-    let held = acquire(b, &held).await;
-    b.release(&held, None, 0).await.unwrap();
-    acquire(b, &waiting).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_take_over_of_unknown_outcome_is_resolved() {
-    let (service, a, b) = &Service::two().await;
-    let home = a.replica();
-    let held = create(a, call("k", 20_000)).await.lock_ref;
-    write(a, &held, "of a").await.unwrap();
-    service.kill(0);
-    down(b, home).await;
-    service.replicas[1].link.unheard(1);
-    b.take_over(&key("k"), home).await.unwrap();
-    let held = acquire(b, &held).await;
-    assert_eq!(get(b, &held).await, Ok(Some("of a".to_owned())));
-    // One change of home, whoever thought that it was not done.
-    let state = service.replicas[1].link.state(&key("k")).await;
-    assert_eq!(state.term(), 2);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_home_that_was_deposed_answers_nothing_by_what_it_knew() {
-    let (service, a, b) = &Service::two().await;
-    let held = create(a, call("k", 20_000)).await.lock_ref;
-    write(a, &held, "of a").await.unwrap();
-    let waiting = create(a, call("k", 20_000)).await.lock_ref;
-    let waits = a.acquire(&waiting, LONG, false);
-    let deposes = async {
-        let link = &service.replicas[1].link;
-        let old = link.state(&key("k")).await;
-        let mut new = old.clone();
-        new.version += 1;
-        let home = old.home.unwrap();
-        new.home = Some(fermata::key::Home {
-            replica: b.replica(),
-            term: home.term + 1,
-        });
-        link.put_state(&key("k"), &old, &new).await;
-        // It meets the other one with its next change.
-        a.release(&held, None, 0).await
-    };
-    let (waited, released) = tokio::join!(waits, deposes);
-    assert_eq!(elsewhere(released), b.replica());
-    assert_eq!(elsewhere(waited), b.replica());
-    assert_eq!(elsewhere(get(a, &held).await), b.replica());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_sections_of_one_key_through_replicas_that_come_and_go_count_exactly() {
-    let service = &Service::of(3).await;
-    service.know_each_other().await;
-    create(service.engine(0), call("k", 1_000)).await;
-    let section = |client: usize| {
-        let engines: Vec<Engine> = (0..3).map(|n| service.engine(n).clone()).collect();
-        async move {
-            let mut at = client % 3;
-            for _ in 0..20 {
-                count_one_more(&engines, &mut at).await;
-            }
-        }
-    };
-    let clients: Vec<_> = (0..6).map(|n| tokio::spawn(section(n))).collect();
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    service.engine(0).stop();
-    service.engine(0).leave(LONG).await;
-    for client in clients {
-        client.await.unwrap();
-    }
-    let mut at = 1;
-    let engines: Vec<Engine> = (0..3).map(|n| service.engine(n).clone()).collect();
-    let held = entered(&engines, &mut at, call("k", 20_000)).await;
-    assert_eq!(get(&engines[at], &held).await, Ok(Some("120".to_owned())));
-}
-
-/// The engine that an answer names, or one of the others.
-async fn goes_on(engines: &[Engine], at: &mut usize, error: EngineError) {
-    match error {
-        EngineError::Elsewhere { home, .. } => {
-            match engines.iter().position(|engine| engine.replica() == home) {
-                Some(other) => *at = other,
-                // It has stopped: asked for here.
-                None => {
-                    let _ = engines[*at].take_over(&key("k"), home).await;
-                }
-            }
-        }
-        EngineError::Stopping => *at = (*at + 1) % engines.len(),
-        EngineError::Unavailable(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-        error => panic!("{error:?}"),
-    }
-}
-
-/// Makes an entry, wherever the key is served, and waits until it holds the key.
-async fn entered(engines: &[Engine], at: &mut usize, create: CreateCall) -> LockRef {
-    let mut made: Option<LockRef> = None;
-    loop {
-        let engine = &engines[*at];
-        let failed = match &made {
-            None => match engine.create(create.clone()).await {
-                Ok(created) => {
-                    made = Some(created.lock_ref);
-                    continue;
-                }
-                Err(error) => error,
-            },
-            Some(made) => match engine.acquire(made, LONG, false).await {
-                Ok(acquired) => return acquired.lock_ref,
-                Err(error) => error,
-            },
-        };
-        goes_on(engines, at, failed).await;
-    }
-}
-
-async fn count_one_more(engines: &[Engine], at: &mut usize) {
-    let mut held = entered(engines, at, call("k", 20_000)).await;
-    let mut next: Option<u64> = None;
-    loop {
-        let engine = &engines[*at];
-        let failed = match next {
-            None => match get(engine, &held).await {
-                Ok(count) => {
-                    next = Some(count.map_or(0, |text| text.parse().unwrap()) + 1);
-                    continue;
-                }
-                Err(error) => error,
-            },
-            // One that is repeated writes the same.
-            Some(next) => {
-                let last = put(&next.to_string());
-                match engine.release(&held, Some(last), 1).await {
-                    Ok(_) => return,
-                    Err(error) => error,
-                }
-            }
-        };
-        match failed {
-            EngineError::GrantSuperseded => loop {
-                match engines[*at].acquire(&held, LONG, false).await {
-                    Ok(acquired) => break held = acquired.lock_ref,
-                    Err(error) => goes_on(engines, at, error).await,
-                }
-            },
-            EngineError::WriteUnknown(_) => *at = (*at + 1) % engines.len(),
-            error => goes_on(engines, at, error).await,
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_are_served_by_the_replica_that_all_agree_on() {
-    let service = Service::of(3).await;
-    until("all know each other", || async {
-        let all = || (0..3).map(|n| service.engine(n));
-        all().all(|one| all().all(|other| one.presence(other.replica()) != Presence::Unsure))
-    })
-    .await;
-    for number in 0..50 {
-        let id = key(&format!("k{number}"));
-        let chosen = (0..3).map(|n| match service.engine(n).ranked(id.name_hash()) {
-            Presence::Local => service.engine(n).replica(),
-            Presence::Live(peer) => peer.id,
-            other => panic!("{other:?}"),
-        });
-        let chosen: std::collections::BTreeSet<_> = chosen.collect();
-        assert_eq!(chosen.len(), 1);
-    }
-    down_nobody(&service).await;
-}
-
-/// Replicas that live are never taken for down.
-async fn down_nobody(service: &Service) {
-    for one in &service.replicas {
-        for other in &service.replicas {
-            assert_ne!(one.engine.presence(other.engine.replica()), Presence::Down);
-        }
-    }
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use fermata::engine::{EngineError, LeaseId};
 use fermata::limits::Limits;
-use fermata::lock::{EndReason, EndedAs, LockRef, SessionId};
+use fermata::lock::{EndReason, LockRef, SessionId};
 
-use super::world::{World, call, session_call, soon};
+use super::world::{World, call, lost, session_call, soon};
 
 const KEYS: usize = 100;
 
@@ -14,7 +14,7 @@ const KEYS: usize = 100;
 async fn restarted(world: World) -> World {
     let limits = Limits::default();
     let world = world
-        .restart_at_once(limits, |store| store.hold_listings(true))
+        .restart_at_once(limits, |store| store.hold(|held| held.listings = true))
         .await;
     assert_eq!(world.engine.counts().active_keys, 0);
     world
@@ -22,7 +22,7 @@ async fn restarted(world: World) -> World {
 
 /// The others are found as well.
 async fn let_go(world: &World) {
-    world.store.hold_listings(false);
+    world.store.hold(|held| held.listings = false);
     soon(world.engine.recovered()).await;
 }
 
@@ -82,7 +82,7 @@ async fn a_session_that_is_closed_ends_what_was_not_taken_over_yet() {
     let next = world.create("k7").await.lock_ref;
     let next = world.acquire(&next).await;
     world.put(&next, "mine").await.unwrap();
-    let ended = EngineError::Ended(EndedAs::Lost(EndReason::SessionClosed));
+    let ended = lost(EndReason::SessionClosed);
     assert_eq!(world.put(&held[7], "late").await, Err(ended));
 
     let_go(&world).await;

@@ -1,9 +1,9 @@
 //! Sections: create, acquire, read, write, release.
 
-use fermata::engine::{EngineError, LockStatus};
+use fermata::engine::EngineError;
 use fermata::lock::{EndReason, EndedAs};
 
-use super::world::{World, call, grant};
+use super::world::{World, call, grant, lost};
 
 #[tokio::test]
 async fn a_section_reads_what_the_one_before_it_wrote() {
@@ -13,14 +13,8 @@ async fn a_section_reads_what_the_one_before_it_wrote() {
     assert_eq!(world.get(&first.lock_ref).await, Ok(None));
     world.put(&first.lock_ref, "one").await.unwrap();
     assert_eq!(world.get(&first.lock_ref).await, Ok(Some("one".to_owned())));
-    assert_eq!(
-        world.engine.release(&first.lock_ref, None, 0).await,
-        Ok(false)
-    );
-    assert_eq!(
-        world.engine.release(&first.lock_ref, None, 0).await,
-        Ok(true)
-    );
+    assert_eq!(world.release(&first.lock_ref).await, Ok(false));
+    assert_eq!(world.release(&first.lock_ref).await, Ok(true));
     let second = world.create("k").await;
     assert!(grant(&second.status) > first_grant);
     assert_eq!(
@@ -34,34 +28,6 @@ async fn a_section_reads_what_the_one_before_it_wrote() {
 }
 
 #[tokio::test]
-async fn waiters_get_their_turn_in_order() {
-    let world = World::new().await;
-    let first = world.create("k").await;
-    let second = world.create("k").await;
-    let third = world.create("k").await;
-    assert_eq!(second.status, LockStatus::Waiting { position: 1 });
-    assert_eq!(third.status, LockStatus::Waiting { position: 2 });
-    let (a, b) = tokio::join!(
-        async {
-            let held = world.acquire(&third.lock_ref).await;
-            world.get(&held).await.unwrap()
-        },
-        async {
-            world
-                .engine
-                .release(&first.lock_ref, None, 0)
-                .await
-                .unwrap();
-            let held = world.acquire(&second.lock_ref).await;
-            world.put(&held, "second was here").await.unwrap();
-            world.engine.release(&held, None, 0).await.unwrap();
-        }
-    );
-    let () = b;
-    assert_eq!(a, Some("second was here".to_owned()));
-}
-
-#[tokio::test]
 async fn a_holder_that_is_silent_for_its_ttl_is_replaced_and_told_why() {
     let world = World::new().await;
     let silent = world.engine.create(call("k", 1_000)).await.unwrap();
@@ -69,23 +35,9 @@ async fn a_holder_that_is_silent_for_its_ttl_is_replaced_and_told_why() {
     let next = world.create("k").await;
     let held = world.acquire(&next.lock_ref).await;
     assert_eq!(world.get(&held).await, Ok(Some("last words".to_owned())));
-    let expired = Err(EngineError::Ended(EndedAs::Lost(EndReason::Expired)));
+    let expired = Err(lost(EndReason::Expired));
     assert_eq!(world.put(&silent.lock_ref, "late").await, expired);
     assert_eq!(world.get(&held).await, Ok(Some("last words".to_owned())));
-}
-
-#[tokio::test]
-async fn more_writes_than_a_fence_has_timestamps_go_on_under_an_extended_one() {
-    let world = World::new().await;
-    let held = world.create("k").await.lock_ref;
-    for n in 0..2_000 {
-        world.put(&held, &n.to_string()).await.unwrap();
-    }
-    assert_eq!(world.get(&held).await, Ok(Some("1999".to_owned())));
-    world.engine.release(&held, None, 0).await.unwrap();
-    let next = world.create("k").await.lock_ref;
-    world.put(&next, "after").await.unwrap();
-    assert_eq!(world.get(&next).await, Ok(Some("after".to_owned())));
 }
 
 #[tokio::test]
@@ -102,7 +54,7 @@ async fn a_restart_keeps_queue_and_value_and_gives_the_holder_a_new_grant() {
     let again = world.acquire(&held).await;
     assert!(again.grant > held.grant);
     assert_eq!(world.get(&again).await, Ok(Some("kept".to_owned())));
-    world.engine.release(&again, None, 0).await.unwrap();
+    world.release(&again).await.unwrap();
     let next = world.acquire(&waiting).await;
     assert_eq!(world.get(&next).await, Ok(Some("kept".to_owned())));
 }

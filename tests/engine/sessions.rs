@@ -1,6 +1,5 @@
 //! Sessions: what lives by them, and how they end (I9).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use fermata::engine::{EngineError, LeaseId, SessionCall, WatchEvent};
@@ -11,15 +10,14 @@ use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::faulty::Fault;
-use super::manual_clock::ManualClock;
-use super::world::{World, call_of, put, session_call, until};
+use super::world::{World, call_of, exhausted, lost, put, session_call, until};
 
 const TTL: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_millis(500);
 const STEP: Duration = Duration::from_millis(200);
 
 fn closed() -> EngineError {
-    EngineError::Ended(EndedAs::Lost(EndReason::SessionClosed))
+    lost(EndReason::SessionClosed)
 }
 
 /// Those that are open, or closed.
@@ -55,28 +53,14 @@ async fn what_lives_by_a_session_ends_with_it_and_its_holder_learns_why() {
 }
 
 #[tokio::test]
-async fn a_session_that_is_closed_can_be_used_for_nothing() {
-    let world = World::new().await;
-    let session = world.open_session(10_000).await;
-    world.engine.close_session(session).await.unwrap();
-    let create = world.engine.create(call_of(session, "k")).await;
-    assert_eq!(create.unwrap_err(), EngineError::SessionEnded);
-    let renew = world.engine.renew(&LeaseId::Session(session)).await;
-    assert_eq!(renew.unwrap_err(), EngineError::SessionEnded);
-}
-
-#[tokio::test]
 async fn a_session_expires_after_its_ttl_and_not_before() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
+    let (world, clock) = World::by_hand().await;
     let session = world.open_session(10_000).await;
     let held = world.create_in(session, "k").await;
+    // The wall clock says nothing of leases.
+    clock.set_wall_back(Duration::from_secs(3_600));
     clock.advance(TTL - STEP).await;
-    let renewed = world
-        .engine
-        .renew(&LeaseId::Session(session))
-        .await
-        .unwrap();
+    let renewed = world.renew(session).await.unwrap();
     assert_eq!(renewed.valid_for, TTL);
     clock.advance(TTL - STEP).await;
     world.put(&held, "still here").await.unwrap();
@@ -84,39 +68,26 @@ async fn a_session_expires_after_its_ttl_and_not_before() {
     assert_eq!(world.engine.counts().sessions, 1);
     clock.advance(2 * STEP).await;
     // For a moment it has ended, and its row does not say so yet.
-    let renew = world.engine.renew(&LeaseId::Session(session)).await;
+    let renew = world.renew(session).await;
     assert!(matches!(
         renew.unwrap_err(),
         EngineError::SessionEnded | EngineError::Unavailable(_)
     ));
     world.until_free("k").await;
-    let renew = world.engine.renew(&LeaseId::Session(session)).await;
+    let renew = world.renew(session).await;
     assert_eq!(renew.unwrap_err(), EngineError::SessionEnded);
     assert_eq!(world.put(&held, "late").await, Err(closed()));
     until_none_is_open(&world).await;
 }
 
 #[tokio::test]
-async fn a_session_expires_in_its_time_though_the_wall_clock_steps_back() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
-    let session = world.open_session(10_000).await;
-    let held = world.create_in(session, "k").await;
-    clock.set_wall_back(Duration::from_secs(3_600));
-    clock.advance(TTL + STEP).await;
-    until_none_is_open(&world).await;
-    assert_eq!(world.put(&held, "late").await, Err(closed()));
-}
-
-#[tokio::test]
 async fn nobody_expires_for_the_time_that_the_replica_slept() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
+    let (world, clock) = World::by_hand().await;
     let session = world.open_session(10_000).await;
     clock.advance(TTL / 2).await;
     clock.jump(10 * TTL).await;
     clock.advance(TTL / 2 - STEP).await;
-    assert!(world.engine.renew(&LeaseId::Session(session)).await.is_ok());
+    assert!(world.renew(session).await.is_ok());
     assert_eq!(world.engine.time_missed(), 10 * TTL);
 }
 
@@ -146,15 +117,14 @@ async fn an_opening_of_unknown_outcome_is_resolved() {
         let world = World::new().await;
         world.store.fail_sessions([fault.clone(), fault]);
         let session = world.open_session(10_000).await;
-        assert!(world.engine.renew(&LeaseId::Session(session)).await.is_ok());
+        assert!(world.renew(session).await.is_ok());
         assert_eq!(rows(&world, true).await, 1);
     }
 }
 
 #[tokio::test]
 async fn an_opening_that_nobody_learned_of_expires() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
+    let (world, clock) = World::by_hand().await;
     world
         .store
         .fail_sessions([Fault::UnknownDone, Fault::NotStarted]);
@@ -207,10 +177,7 @@ async fn limits_on_sessions_and_on_what_lives_by_one_are_kept() {
     let two = world.open_session(10_000).await;
     let id = Uuid::new_v4();
     let open = || world.engine.open_session(session_call(id, 10_000));
-    let full = EngineError::Exhausted {
-        what: "sessions_max",
-        limit: 2,
-    };
+    let full = exhausted("sessions_max", 2);
     assert_eq!(open().await.unwrap_err(), full);
     world.engine.close_session(two).await.unwrap();
     open().await.unwrap();
@@ -218,8 +185,7 @@ async fn limits_on_sessions_and_on_what_lives_by_one_are_kept() {
     let a = call_of(one, "a");
     let first = world.engine.create(a.clone()).await.unwrap();
     world.create_in(one, "b").await;
-    let what = "lock_refs_per_session_max";
-    let full = EngineError::Exhausted { what, limit: 2 };
+    let full = exhausted("lock_refs_per_session_max", 2);
     assert_eq!(
         world.engine.create(call_of(one, "c")).await.unwrap_err(),
         full
@@ -278,8 +244,7 @@ async fn a_create_that_commits_while_its_session_closes_leaves_nothing() {
 
 #[tokio::test]
 async fn a_restart_keeps_sessions_with_a_fresh_ttl_and_what_lives_by_them() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
+    let (world, clock) = World::by_hand().await;
     let session = world.open_session(10_000).await;
     let held = world.create_in(session, "k").await;
     let waiting = world.create_in(session, "k").await;
@@ -302,7 +267,7 @@ async fn half_closed() -> (World, JoinHandle<Result<bool, EngineError>>) {
     let world = World::new().await;
     let session = world.open_session(10_000).await;
     world.create_in(session, "k").await;
-    world.store.hold_swaps(true);
+    world.store.hold(|held| held.swaps = true);
     let engine = world.engine.clone();
     let closing = tokio::spawn(async move { engine.close_session(session).await });
     until("the row is closed", || async {
@@ -322,19 +287,6 @@ async fn a_close_that_a_restart_cuts_in_half_is_finished_by_the_next_start() {
     until_none_is_open(&world).await;
 }
 
-/// The closed session is not kept, so its row is the only one to say that its entry has ended.
-#[tokio::test]
-async fn an_entry_of_a_closed_session_ends_though_its_row_cannot_be_read() {
-    let (world, closing) = half_closed().await;
-    let world = world
-        .restart_on(Limits::default(), |store| store.fail_session_loads(1))
-        .await;
-    closing.abort();
-    world.until_free("k").await;
-    // All open sessions were read at the start.
-    assert_eq!(world.store.failing_session_loads(), 1, "none is asked for");
-}
-
 /// Each of them gave up, and may come again.
 #[tokio::test]
 async fn closes_that_are_given_up_leave_no_tasks_behind_while_a_key_cannot_be_changed() {
@@ -342,7 +294,7 @@ async fn closes_that_are_given_up_leave_no_tasks_behind_while_a_key_cannot_be_ch
     let world = World::new().await;
     let session = world.open_session(10_000).await;
     world.create_in(session, "k").await;
-    world.store.hold_swaps(true);
+    world.store.hold(|held| held.swaps = true);
     let tasks = || {
         tokio::runtime::Handle::current()
             .metrics()
@@ -355,7 +307,7 @@ async fn closes_that_are_given_up_leave_no_tasks_behind_while_a_key_cannot_be_ch
     }
     let of_one = tasks() - before;
     assert!(of_one < CLOSES / 4, "{of_one} tasks");
-    world.store.hold_swaps(false);
+    world.store.hold(|held| held.swaps = false);
     until_none_is_open(&world).await;
 }
 
@@ -367,11 +319,7 @@ async fn a_second_close_is_answered_only_once_the_first_is_written() {
     let first = tokio::time::timeout(Duration::ZERO, world.engine.close_session(session)).await;
     assert!(first.is_err(), "given up");
     until("it has ended here", || async {
-        world
-            .engine
-            .renew(&LeaseId::Session(session))
-            .await
-            .is_err()
+        world.renew(session).await.is_err()
     })
     .await;
     assert_eq!(world.engine.close_session(session).await, Ok(true));
@@ -390,7 +338,7 @@ async fn a_close_does_not_outlast_its_replica() {
     let world = World::new().await;
     let session = world.open_session(10_000).await;
     world.create_in(session, "k").await;
-    world.store.hold_swaps(true);
+    world.store.hold(|held| held.swaps = true);
     let (engine, close) = (world.engine.clone(), world.engine.clone());
     let closing = tokio::spawn(async move { close.close_session(session).await });
     until("the eviction is in flight", || async {
@@ -412,7 +360,7 @@ async fn a_session_whose_last_entry_ends_before_its_close_is_written_leaves_no_r
         .fail_sessions(std::iter::repeat_n(Fault::NotStarted, 4));
     let (closed, _) = tokio::join!(
         world.engine.close_session(session),
-        world.engine.release(&created.lock_ref, None, 0)
+        world.release(&created.lock_ref)
     );
     assert_eq!(closed, Ok(false));
     until_none_is_open(&world).await;
@@ -441,8 +389,7 @@ async fn ping(world: &World, session: SessionId) {
 
 #[tokio::test]
 async fn a_session_whose_stream_ended_has_ended_after_its_grace_and_not_before() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
+    let (world, clock) = World::by_hand().await;
     let session = graceful(&world).await;
     let held = world.create_in(session, "k").await;
     let next = world.create("k").await.lock_ref;
@@ -462,8 +409,7 @@ async fn a_session_whose_stream_ended_has_ended_after_its_grace_and_not_before()
 
 #[tokio::test]
 async fn a_client_that_comes_back_within_its_grace_keeps_its_session() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
+    let (world, clock) = World::by_hand().await;
     let session = graceful(&world).await;
     let held = world.create_in(session, "k").await;
     for _ in 0..3 {
@@ -479,8 +425,7 @@ async fn a_client_that_comes_back_within_its_grace_keeps_its_session() {
 
 #[tokio::test]
 async fn other_renewals_give_a_disconnected_client_its_grace_and_not_its_ttl() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
+    let (world, clock) = World::by_hand().await;
     let session = graceful(&world).await;
     let held = world.create_in(session, "k").await;
     ping(&world, session).await;
@@ -489,7 +434,7 @@ async fn other_renewals_give_a_disconnected_client_its_grace_and_not_its_ttl() {
         clock.advance(GRACE - STEP).await;
         world.put(&held, "v").await.unwrap();
         clock.advance(GRACE - STEP).await;
-        let renewed = world.engine.renew(&LeaseId::Session(session)).await;
+        let renewed = world.renew(session).await;
         assert_eq!(renewed.unwrap().valid_for, GRACE);
     }
     clock.advance(GRACE + STEP).await;
@@ -499,8 +444,7 @@ async fn other_renewals_give_a_disconnected_client_its_grace_and_not_its_ttl() {
 
 #[tokio::test]
 async fn an_open_watch_keeps_no_disconnected_session() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
+    let (world, clock) = World::by_hand().await;
     let session = graceful(&world).await;
     let held = world.create_in(session, "k").await;
     let mut watch = world.engine.watch(&held).await.unwrap();
@@ -517,8 +461,7 @@ async fn an_open_watch_keeps_no_disconnected_session() {
 
 #[tokio::test]
 async fn a_stream_that_ends_is_nothing_to_a_session_without_a_grace() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
+    let (world, clock) = World::by_hand().await;
     let session = world.open_session(10_000).await;
     let lease = LeaseId::Session(session);
     let renewed = world.engine.renew_on_stream(&lease).await.unwrap();
@@ -530,8 +473,7 @@ async fn a_stream_that_ends_is_nothing_to_a_session_without_a_grace() {
 
 #[tokio::test]
 async fn a_restart_gives_a_disconnected_session_its_ttl_and_keeps_its_grace() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
+    let (world, clock) = World::by_hand().await;
     let session = graceful(&world).await;
     ping(&world, session).await;
     world.engine.disconnected(session);
@@ -558,30 +500,4 @@ async fn a_session_that_is_closed_while_a_lock_ref_of_it_is_watched_is_forgotten
     })
     .await;
     until_none_is_open(&world).await;
-}
-
-#[tokio::test]
-async fn sessions_above_a_limit_that_was_lowered_go_on_and_no_more_are_opened() {
-    let world = World::new().await;
-    for name in ["a", "b"] {
-        let session = world.open_session(60_000).await;
-        world.create_in(session, name).await;
-    }
-    let limits = Limits {
-        sessions_max: 1,
-        ..Limits::default()
-    };
-    let world = world.restart_with(limits).await;
-    assert_eq!(world.engine.counts().sessions, 2);
-    for name in ["a", "b"] {
-        assert_eq!(world.state(name).await.entries.len(), 1);
-    }
-    let opened = world
-        .engine
-        .open_session(session_call(Uuid::new_v4(), 9_000));
-    let full = EngineError::Exhausted {
-        what: "sessions_max",
-        limit: 1,
-    };
-    assert_eq!(opened.await.unwrap_err(), full);
 }

@@ -1,7 +1,6 @@
 //! Several replicas of one process on a store that they share, which call each other unless that is cut.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -25,42 +24,14 @@ pub struct Wires {
     engines: Mutex<BTreeMap<String, Engine>>,
     /// Addresses that cannot be called.
     cut: Mutex<BTreeSet<String>>,
-    /// How long a keeper takes to answer.
-    slow: Mutex<Duration>,
-    /// How often a keeper was asked.
-    renewals: AtomicUsize,
-    /// How many messages said that sessions have ended.
-    messages_of_ends: AtomicUsize,
     /// Addresses that do not answer who leaves.
     hangs: Mutex<BTreeSet<String>>,
-    /// Who was told to be the home of which key.
-    handed: Mutex<Vec<(String, String)>>,
 }
 
 impl Wires {
-    /// A keeper takes so long to answer from here on.
-    pub fn slow(&self, by: Duration) {
-        *self.slow.lock().unwrap() = by;
-    }
-
-    /// How often a keeper was asked.
-    pub fn renewals(&self) -> usize {
-        self.renewals.load(Ordering::Relaxed)
-    }
-
-    /// How many messages said that sessions have ended.
-    pub fn messages_of_ends(&self) -> usize {
-        self.messages_of_ends.load(Ordering::Relaxed)
-    }
-
     /// From here on who leaves hears nothing from this address.
     pub fn hang(&self, address: &str) {
         self.hangs.lock().unwrap().insert(address.to_owned());
-    }
-
-    /// Who was told to be the home of which key.
-    pub fn handed(&self) -> Vec<(String, String)> {
-        self.handed.lock().unwrap().clone()
     }
 
     pub fn cut(&self, address: &str) {
@@ -71,11 +42,13 @@ impl Wires {
         if self.cut.lock().unwrap().contains(&peer.peer_address) {
             return None;
         }
-        self.engines
-            .lock()
-            .unwrap()
-            .get(&peer.peer_address)
-            .cloned()
+        let engines = self.engines.lock().unwrap();
+        engines.get(&peer.peer_address).cloned()
+    }
+
+    fn reach(&self, peer: &Peer) -> Result<Engine, PeerError> {
+        let unreachable = || PeerError::Unreachable("cut".to_owned());
+        self.to(peer).ok_or_else(unreachable)
     }
 }
 
@@ -84,8 +57,6 @@ struct Wired(Arc<Wires>);
 #[async_trait]
 impl Peers for Wired {
     fn handed_over(&self, to: &Peer, key: &KeyId, term: u64) {
-        let handed = (to.peer_address.clone(), key.key.to_string());
-        self.0.handed.lock().unwrap().push(handed);
         if let Some(engine) = self.0.to(to) {
             let _ = engine.handed_over(key.clone(), term);
         }
@@ -102,11 +73,8 @@ impl Peers for Wired {
         to: &Peer,
         sessions: &[SessionId],
     ) -> Result<Vec<SessionId>, PeerError> {
-        self.0.messages_of_ends.fetch_add(1, Ordering::Relaxed);
-        match self.0.to(to) {
-            Some(engine) => Ok(engine.sessions_ended_elsewhere(sessions.to_vec()).await),
-            None => Err(PeerError::Unreachable("cut".to_owned())),
-        }
+        let engine = self.0.reach(to)?;
+        Ok(engine.sessions_ended_elsewhere(sessions.to_vec()).await)
     }
 
     async fn leaving(&self, to: &Peer, id: ReplicaId) -> Result<(), PeerError> {
@@ -114,23 +82,13 @@ impl Peers for Wired {
         if hangs {
             std::future::pending::<()>().await;
         }
-        match self.0.to(to) {
-            Some(engine) => {
-                engine.note_leaving(id);
-                Ok(())
-            }
-            None => Err(PeerError::Unreachable("cut".to_owned())),
-        }
+        self.0.reach(to)?.note_leaving(id);
+        Ok(())
     }
 
     async fn renew_session(&self, to: &Peer, session: SessionId) -> Result<Renewed, PeerError> {
-        self.0.renewals.fetch_add(1, Ordering::Relaxed);
-        let slow = *self.0.slow.lock().unwrap();
-        tokio::time::sleep(slow).await;
-        match self.0.to(to) {
-            Some(engine) => engine.renew_kept(session).await.map_err(PeerError::Refused),
-            None => Err(PeerError::Unreachable("cut".to_owned())),
-        }
+        let kept = self.0.reach(to)?.renew_kept(session).await;
+        kept.map_err(PeerError::Refused)
     }
 }
 
@@ -162,10 +120,19 @@ impl Service {
         Service::at(Arc::new(SystemClock), replica_ttls).await
     }
 
+    /// The same, all by this clock.
+    pub async fn at(clock: Arc<dyn Clock>, replica_ttls: &[Duration]) -> Service {
+        Service::made_of(clock, replica_ttls, &[], |options| options).await
+    }
+
     /// So many that answer from memory.
     pub async fn writing_back(count: usize) -> Service {
-        let tables = BTreeSet::from([TableName::default_table()]);
-        let service = Service::with(Arc::new(SystemClock), &vec![TTL; count], &tables).await;
+        let (clock, ttls) = (Arc::new(SystemClock), vec![TTL; count]);
+        let service = Service::made_of(clock, &ttls, &[], |options| EngineOptions {
+            write_back: BTreeSet::from([TableName::default_table()]),
+            ..options
+        });
+        let service = service.await;
         service.know_each_other().await;
         service
     }
@@ -194,23 +161,6 @@ impl Service {
         let service = service.await;
         service.know_each_other().await;
         service
-    }
-
-    /// The same, all by this clock.
-    pub async fn at(clock: Arc<dyn Clock>, replica_ttls: &[Duration]) -> Service {
-        Service::with(clock, replica_ttls, &BTreeSet::new()).await
-    }
-
-    async fn with(
-        clock: Arc<dyn Clock>,
-        replica_ttls: &[Duration],
-        write_back: &BTreeSet<TableName>,
-    ) -> Service {
-        let write_back = |options| EngineOptions {
-            write_back: write_back.clone(),
-            ..options
-        };
-        Service::made_of(clock, replica_ttls, &[], write_back).await
     }
 
     /// In these zones, as far as there are so many, and with these options changed.

@@ -23,10 +23,10 @@ async fn is_silent(engine: &Engine) {
 
 /// A release whose put takes until the replica is silent.
 async fn released_when_silent(a: &Engine, link: &StoreLink, held: &LockRef) {
-    link.slow_writes(Duration::from_millis(2_500));
+    link.set(|faults| faults.slow_writes = Duration::from_millis(2_500));
     let released = a.release(held, Some(put("last")), 1).await;
     assert!(released.is_err(), "it answered: {released:?}");
-    link.slow_writes(Duration::ZERO);
+    link.set(|faults| faults.slow_writes = Duration::ZERO);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,23 +3,21 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fermata::engine::{Acquired, CreateCall, EngineError, LeaseId, LockStatus, WatchEvent};
-use fermata::lock::{EndReason, EndedAs, LockRef, Seq, Tag};
+use fermata::engine::{Acquired, EngineError, LockStatus, WatchEvent};
+use fermata::lock::{EndReason, EndedAs, LockRef, Seq};
 use tokio::task::JoinHandle;
 
-use super::manual_clock::ManualClock;
-use super::world::{World, call, call_of, grant, soon, until};
+use super::world::{World, call, call_of, grant, lost, soon, until};
 
 const TTL: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(200);
 
 #[tokio::test]
 async fn a_holder_that_came_but_cannot_be_granted_the_lock_yet_is_not_evicted_as_unclaimed() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
+    let (world, clock) = World::by_hand().await;
     let (first, second) = world.create_two("k").await;
     world.put(&first, "v").await.unwrap();
-    world.store.hold_reads(true);
+    world.store.hold(|held| held.reads = true);
     world.force(&first, "to see").await;
     let acquire = tokio::spawn({
         let (engine, second) = (world.engine.clone(), second.clone());
@@ -28,40 +26,11 @@ async fn a_holder_that_came_but_cannot_be_granted_the_lock_yet_is_not_evicted_as
     until("the sync reads", || async { world.store.log().reads > 1 }).await;
     for _ in 0..4 {
         clock.advance(TTL / 2 + STEP).await;
-        let lease = LeaseId::LockRef(second.clone());
-        world.engine.renew(&lease).await.unwrap();
+        world.renew_entry(&second).await;
     }
-    world.store.hold_reads(false);
+    world.store.hold(|held| held.reads = false);
     let held = soon(acquire).await.unwrap().unwrap().lock_ref;
     assert_eq!(world.get(&held).await, Ok(Some("v".to_owned())));
-}
-
-/// The number of an entry is in listings.
-#[tokio::test]
-async fn whoever_has_the_number_of_an_entry_alone_keeps_no_session_alive() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
-    let session = world.open_session(30_000).await;
-    let held = world.create_in(session, "k").await;
-    let guessed = LockRef {
-        tag: Tag::from_bits(7),
-        ..held.clone()
-    };
-    // It would take what was guessed for a second entry with that number.
-    world.history.leave_unchecked();
-    let never = Some(EngineError::NeverIssued);
-    for _ in 0..4 {
-        assert_eq!(world.engine.watch(&guessed).await.err(), never);
-        let waited = world.engine.acquire(&guessed, TTL, false).await;
-        assert_eq!(waited.err(), never);
-        clock.advance(TTL / 5).await;
-    }
-    assert_eq!(world.engine.counts().sessions, 1);
-    clock.advance(TTL / 5 + STEP).await;
-    until("the session has ended", || async {
-        world.engine.counts().sessions == 0
-    })
-    .await;
 }
 
 /// An acquire that waits, in a task of its own.
@@ -76,12 +45,11 @@ fn wait_for(
 
 #[tokio::test]
 async fn a_wait_that_runs_out_tells_the_position() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
+    let (world, clock) = World::by_hand().await;
     world.create("k").await;
     world.create("k").await;
     let third = world.create("k").await.lock_ref;
-    let tried = world.engine.acquire(&third, Duration::ZERO, false).await;
+    let tried = world.ask(&third).await;
     assert_eq!(tried.unwrap().status, LockStatus::Waiting { position: 2 });
     let waiting = wait_for(&world, &third, TTL / 2);
     clock.advance(TTL / 2 - STEP).await;
@@ -94,25 +62,14 @@ async fn a_wait_that_runs_out_tells_the_position() {
 #[tokio::test]
 async fn a_wait_ends_when_the_one_ahead_is_released_forced_or_expires() {
     for end in ["release", "force", "expiry"] {
-        let clock = ManualClock::new();
-        let world = World::at(Arc::clone(&clock) as _).await;
-        let first = world
-            .engine
-            .create(call("k", 10_000))
-            .await
-            .unwrap()
-            .lock_ref;
+        let (world, clock) = World::by_hand().await;
+        let first = world.engine.create(call("k", 10_000)).await;
+        let first = first.unwrap().lock_ref;
         let second = world.create("k").await.lock_ref;
         let waiting = wait_for(&world, &second, TTL);
         match end {
             "release" => drop(world.release(&first).await.unwrap()),
-            "force" => drop(
-                world
-                    .engine
-                    .force_release(&first, "op", "why")
-                    .await
-                    .unwrap(),
-            ),
+            "force" => world.force(&first, "why").await,
             _ => {
                 clock.advance(Duration::from_secs(10) - STEP).await;
                 assert!(!waiting.is_finished());
@@ -155,8 +112,7 @@ async fn two_hundred_waiters_get_their_turn_in_order() {
 #[tokio::test]
 async fn a_wait_is_answered_after_two_thirds_of_the_ttl_and_renews_only_when_it_is_asked_for() {
     const TTL: Duration = Duration::from_secs(10);
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
+    let (world, clock) = World::by_hand().await;
     let session = world.open_session(3_600_000).await;
     let holder = world.create_in(session, "k").await;
     let waiter = world.engine.create(call("k", 10_000)).await.unwrap();
@@ -174,8 +130,8 @@ async fn a_wait_is_answered_after_two_thirds_of_the_ttl_and_renews_only_when_it_
     let answered = soon(waiting).await.unwrap().unwrap();
     assert_eq!(answered.status, LockStatus::Waiting { position: 1 });
     clock.advance(TTL / 3).await;
-    let late = world.engine.acquire(&waiter, Duration::ZERO, false).await;
-    let expired = EngineError::Ended(EndedAs::Lost(EndReason::Expired));
+    let late = world.ask(&waiter).await;
+    let expired = lost(EndReason::Expired);
     assert_eq!(late.unwrap_err(), expired);
     world.put(&holder, "still here").await.unwrap();
 }
@@ -193,11 +149,7 @@ async fn an_entry_that_is_given_up_leaves_the_queue() {
     assert_eq!(ended.unwrap_err(), EngineError::Ended(EndedAs::Released));
     let again = world.engine.acquire(&second, TTL, false).await;
     assert_eq!(again.unwrap_err(), EngineError::Ended(EndedAs::Released));
-    let moved = world
-        .engine
-        .acquire(&third, Duration::ZERO, false)
-        .await
-        .unwrap();
+    let moved = world.ask(&third).await.unwrap();
     assert_eq!(moved.status, LockStatus::Waiting { position: 1 });
     world.release(&first).await.unwrap();
     world.acquire(&third).await;
@@ -212,8 +164,7 @@ fn waiting(position: usize, estimate: Option<u64>) -> WatchEvent {
 
 #[tokio::test]
 async fn a_watch_guesses_the_wait_by_how_fast_the_queue_moved() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
+    let (world, clock) = World::by_hand().await;
     let mut queue = Vec::new();
     for _ in 0..5 {
         queue.push(world.create("k").await.lock_ref);
@@ -224,8 +175,7 @@ async fn a_watch_guesses_the_wait_by_how_fast_the_queue_moved() {
     for (holder, seconds, position, guess) in [(0, 3, 3, 9), (1, 5, 2, 8)] {
         clock.advance(Duration::from_secs(seconds)).await;
         for entry in &queue[holder..] {
-            let lease = LeaseId::LockRef(entry.clone());
-            world.engine.renew(&lease).await.unwrap();
+            world.renew_entry(entry).await;
         }
         let held = world.acquire(&queue[holder]).await;
         world.release(&held).await.unwrap();
@@ -236,8 +186,7 @@ async fn a_watch_guesses_the_wait_by_how_fast_the_queue_moved() {
     for _ in 0..14 {
         clock.advance(Duration::from_secs(5)).await;
         for entry in &queue[2..] {
-            let lease = LeaseId::LockRef(entry.clone());
-            world.engine.renew(&lease).await.unwrap();
+            world.renew_entry(entry).await;
         }
     }
     let mut late = world.engine.watch(&queue[4]).await.unwrap();
@@ -272,8 +221,7 @@ async fn a_watch_tells_positions_then_held_then_how_it_was_lost() {
 
 #[tokio::test]
 async fn a_head_that_nobody_claimed_is_evicted_after_one_ttl_though_its_session_lives() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
+    let (world, clock) = World::by_hand().await;
     let session = world.open_session(10_000).await;
     let first = world.create("k").await.lock_ref;
     let forgotten = world.engine.create(call_of(session, "k")).await.unwrap();
@@ -288,11 +236,8 @@ async fn a_head_that_nobody_claimed_is_evicted_after_one_ttl_though_its_session_
     assert!(!waiting.is_finished());
     clock.advance(3 * STEP).await;
     soon(waiting).await.unwrap().unwrap();
-    let late = world
-        .engine
-        .acquire(&forgotten.lock_ref, Duration::ZERO, false)
-        .await;
-    let unclaimed = EngineError::Ended(EndedAs::Lost(EndReason::Unclaimed));
+    let late = world.ask(&forgotten.lock_ref).await;
+    let unclaimed = lost(EndReason::Unclaimed);
     assert_eq!(late.unwrap_err(), unclaimed);
     renew().await.unwrap();
 }
@@ -300,8 +245,7 @@ async fn a_head_that_nobody_claimed_is_evicted_after_one_ttl_though_its_session_
 /// What was told to a watch that nobody listened to is no claim.
 #[tokio::test]
 async fn a_head_whose_watch_broke_before_it_was_told_is_evicted_as_unclaimed() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
+    let (world, clock) = World::by_hand().await;
     let session = world.open_session(10_000).await;
     let first = world.create("k").await.lock_ref;
     let watched = world.engine.create(call_of(session, "k")).await.unwrap();
@@ -321,52 +265,14 @@ async fn a_head_whose_watch_broke_before_it_was_told_is_evicted_as_unclaimed() {
         world.engine.renew(&watched.lease).await.unwrap();
     }
     world.until_free("k").await;
-    let late = world
-        .engine
-        .acquire(&watched.lock_ref, Duration::ZERO, false);
-    let unclaimed = EngineError::Ended(EndedAs::Lost(EndReason::Unclaimed));
+    let late = world.ask(&watched.lock_ref);
+    let unclaimed = lost(EndReason::Unclaimed);
     assert_eq!(late.await.unwrap_err(), unclaimed);
 }
 
 #[tokio::test]
-async fn a_head_that_takes_its_time_is_not_passed_over() {
-    let world = World::new().await;
-    let first = world.create("k").await.lock_ref;
-    let slow = world.create("k").await.lock_ref;
-    let next = world.create("k").await.lock_ref;
-    world.release(&first).await.unwrap();
-    let early = world.engine.acquire(&next, STEP, false).await.unwrap();
-    assert_eq!(early.status, LockStatus::Waiting { position: 1 });
-    world.acquire(&slow).await;
-}
-
-#[tokio::test]
-async fn who_comes_while_the_head_is_being_evicted_as_unclaimed_does_not_learn_that_it_holds() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
-    let session = world.open_session(10_000).await;
-    let first = world.create("k").await.lock_ref;
-    let late = world.engine.create(call_of(session, "k")).await.unwrap();
-    world.release(&first).await.unwrap();
-    let swaps = || world.store.log().swaps.len();
-    let before = swaps();
-    world.store.hold_swaps(true);
-    for _ in 0..3 {
-        clock.advance(Duration::from_secs(4)).await;
-        world.engine.renew(&late.lease).await.unwrap();
-    }
-    until("it is being evicted", || async { swaps() > before }).await;
-    let come = wait_for(&world, &late.lock_ref, Duration::from_secs(1_000));
-    clock.advance(STEP).await;
-    world.store.hold_swaps(false);
-    let unclaimed = EngineError::Ended(EndedAs::Lost(EndReason::Unclaimed));
-    assert_eq!(soon(come).await.unwrap().unwrap_err(), unclaimed);
-}
-
-#[tokio::test]
 async fn a_head_that_was_told_is_not_evicted_as_unclaimed() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
+    let (world, clock) = World::by_hand().await;
     let session = world.open_session(10_000).await;
     let answered = world.engine.create(call_of(session, "k")).await.unwrap();
     for _ in 0..10 {
@@ -377,82 +283,22 @@ async fn a_head_that_was_told_is_not_evicted_as_unclaimed() {
 }
 
 #[tokio::test]
-async fn a_holder_that_was_taken_over_is_not_evicted_as_unclaimed() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
-    let session = world.open_session(10_000).await;
-    let answered = world.create_in(session, "k").await;
-    let world = world.restart().await;
-    for _ in 0..4 {
-        clock.advance(Duration::from_secs(5)).await;
-        let lease = LeaseId::Session(session);
-        world.engine.renew(&lease).await.unwrap();
-    }
-    let held = world.acquire(&answered).await;
-    world.put(&held, "here").await.unwrap();
-}
-
-#[tokio::test]
 async fn an_answer_whose_caller_was_gone_is_no_claim() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
+    let (world, clock) = World::by_hand().await;
     let session = world.open_session(10_000).await;
     // The create makes the holder, but its caller goes away while that is committed.
-    world.store.hold_swaps(true);
+    world.store.hold(|held| held.swaps = true);
     let create = call_of(session, "k");
     let gone = tokio::time::timeout(STEP, world.engine.create(create)).await;
     assert!(gone.is_err());
-    world.store.hold_swaps(false);
+    world.store.hold(|held| held.swaps = false);
     until("it is the holder", || async {
         !world.state("k").await.entries.is_empty()
     })
     .await;
     for _ in 0..3 {
         clock.advance(Duration::from_secs(4)).await;
-        world
-            .engine
-            .renew(&LeaseId::Session(session))
-            .await
-            .unwrap();
+        world.renew(session).await.unwrap();
     }
     world.until_free("k").await;
-}
-
-#[tokio::test]
-async fn an_answer_that_comes_with_the_value_to_a_caller_who_is_gone_is_no_claim() {
-    let clock = ManualClock::new();
-    let world = World::at(Arc::clone(&clock) as _).await;
-    let session = world.open_session(10_000).await;
-    let create = CreateCall {
-        waited: Duration::ZERO,
-        read_value: true,
-        ..call_of(session, "other")
-    };
-    // So that the data need not be looked at for its timestamp.
-    let first = world.create("other").await.lock_ref;
-    world.release(&first).await.unwrap();
-    world.store.hold_reads(true);
-    let reads = world.store.log().reads;
-    let gone = tokio::spawn({
-        let engine = world.engine.clone();
-        async move { engine.create(create).await }
-    });
-    until("the value is read", || async {
-        world.store.log().reads > reads
-    })
-    .await;
-    gone.abort();
-    assert!(gone.await.unwrap_err().is_cancelled());
-    world.store.hold_reads(false);
-    // The store answers in time of its own.
-    for _ in 0..20 {
-        clock.advance(Duration::from_secs(4)).await;
-        let lease = LeaseId::Session(session);
-        world.engine.renew(&lease).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(5)).await;
-        if world.state("other").await.entries.is_empty() {
-            return;
-        }
-    }
-    panic!("it counts as claimed");
 }

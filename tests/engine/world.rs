@@ -1,6 +1,7 @@
 //! One replica on a fresh embedded store, which fails when told to.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,12 +9,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use fermata::clock::{Clock, SystemClock, SystemIds};
 use fermata::engine::{
-    CreateCall, CreatedLockRef, EngineError, EngineOptions, LiveBy, LockStatus, Mutation, NoPeers,
-    Packing, REPLICA_TTL, SessionCall,
+    Acquired, CreateCall, CreatedLockRef, EngineError, EngineOptions, LeaseId, LiveBy, LockStatus,
+    Mutation, NoPeers, Packing, REPLICA_TTL, Renewed, SessionCall,
 };
 use fermata::key::KeyState;
 use fermata::limits::Limits;
-use fermata::lock::{Fence, Key, KeyId, LockRef, Mode, SessionId, TableName, Tag};
+use fermata::lock::{
+    EndReason, EndedAs, Fence, Key, KeyId, LockRef, Mode, SessionId, TableName, Tag,
+};
 use fermata::store::embedded::{EmbeddedOpenError, EmbeddedOptions, EmbeddedStore, restore};
 use fermata::store::{KeyStore as _, SessionRow, SessionStore as _, Store};
 use tempfile::TempDir;
@@ -21,6 +24,7 @@ use uuid::Uuid;
 
 use super::faulty::FaultyStore;
 use super::history::{CheckedAtEnd, Recorder};
+use super::manual_clock::ManualClock;
 use super::recorded::Engine;
 
 pub struct World {
@@ -40,6 +44,17 @@ struct Made {
     clock: Arc<dyn Clock>,
     write_back: BTreeSet<TableName>,
     packing: Packing,
+}
+
+impl Default for Made {
+    fn default() -> Made {
+        Made {
+            limits: Limits::default(),
+            clock: Arc::new(SystemClock),
+            write_back: BTreeSet::new(),
+            packing: Packing::default(),
+        }
+    }
 }
 
 /// Keys to which nothing happens are packed a few milliseconds later.
@@ -103,6 +118,23 @@ pub async fn soon<T>(answer: impl Future<Output = T>) -> T {
     answer.expect("no answer for 10 seconds")
 }
 
+/// The store cannot be asked, or has not answered: the caller may repeat it.
+#[track_caller]
+pub fn assert_unavailable<T: Debug>(answer: &Result<T, EngineError>) {
+    assert!(
+        matches!(answer, Err(EngineError::Unavailable(_))),
+        "{answer:?}"
+    );
+}
+
+pub fn exhausted(what: &'static str, limit: u64) -> EngineError {
+    EngineError::Exhausted { what, limit }
+}
+
+pub fn lost(reason: EndReason) -> EngineError {
+    EngineError::Ended(EndedAs::Lost(reason))
+}
+
 /// Waits until something is so. Gives up after some seconds.
 pub async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
     for _ in 0..2_000 {
@@ -116,67 +148,58 @@ pub async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut()
 
 impl World {
     pub async fn new() -> World {
-        Self::with(Limits::default()).await
+        Self::of(Made::default()).await
     }
 
     pub async fn with(limits: Limits) -> World {
-        Self::made_of(limits, Arc::new(SystemClock)).await
+        let rest = Made::default();
+        Self::of(Made { limits, ..rest }).await
     }
 
-    pub async fn at(clock: Arc<dyn Clock>) -> World {
-        Self::made_of(Limits::default(), clock).await
-    }
-
-    pub async fn made_of(limits: Limits, clock: Arc<dyn Clock>) -> World {
+    /// One whose clock is moved by the test.
+    pub async fn by_hand() -> (World, Arc<ManualClock>) {
+        let clock = ManualClock::new();
         let made = Made {
-            limits,
-            clock,
-            write_back: BTreeSet::new(),
-            packing: Packing::default(),
+            clock: Arc::clone(&clock) as _,
+            ..Made::default()
         };
-        Self::first("one replica", made).await
+        (Self::of(made).await, clock)
     }
 
     /// One that packs whatever it can at once.
     pub async fn packing(limits: Limits) -> World {
         let made = Made {
             limits,
-            clock: Arc::new(SystemClock),
-            write_back: BTreeSet::new(),
             packing: PACKED_AT_ONCE,
+            ..Made::default()
         };
-        Self::first("one replica that packs", made).await
+        Self::of(made).await
     }
 
     /// One that answers from memory.
-    pub async fn writing_back() -> World {
-        Self::writing_back_within(Limits::default()).await
-    }
-
-    /// The same, under other limits.
-    pub async fn writing_back_within(limits: Limits) -> World {
+    pub async fn writing_back(limits: Limits) -> World {
         let made = Made {
             limits,
-            clock: Arc::new(SystemClock),
             write_back: BTreeSet::from([TableName::default_table()]),
-            packing: Packing::default(),
+            ..Made::default()
         };
-        Self::first("one replica with write-back", made).await
+        Self::of(made).await
     }
 
-    async fn first(what: &'static str, made: Made) -> World {
-        let history = Recorder::at(Arc::clone(&made.clock));
-        let checked = history.checked_at_end(what);
+    async fn of(made: Made) -> World {
         let directory = tempfile::tempdir().unwrap();
-        Self::on(directory, history, checked, made, (|_| (), true)).await
+        let history = Recorder::at(Arc::clone(&made.clock));
+        let checked = history.checked_at_end("one replica");
+        let world = Self::on(directory, (history, checked), made, |_| ()).await;
+        soon(world.engine.recovered()).await;
+        world
     }
 
     async fn on(
         directory: TempDir,
-        history: Recorder,
-        checked: CheckedAtEnd,
+        (history, checked): (Recorder, CheckedAtEnd),
         made: Made,
-        (before, recovers): (impl FnOnce(&FaultyStore), bool),
+        before: impl FnOnce(&FaultyStore),
     ) -> World {
         let store = loop {
             match EmbeddedStore::open(EmbeddedOptions::new(directory.path())) {
@@ -190,9 +213,6 @@ impl World {
         };
         before(&store);
         let engine = start(store.handles(), made.clone()).await;
-        if recovers {
-            soon(engine.recovered()).await;
-        }
         World {
             engine: Engine::new(engine, &history, "client"),
             store,
@@ -211,39 +231,26 @@ impl World {
         let directory = tempfile::tempdir().unwrap();
         let options = EmbeddedOptions::new(directory.path());
         restore(&options, backup, now_us, None).unwrap();
-        let history = Recorder::at(Arc::clone(&self.made.clock));
+        let history = Recorder::new();
         let checked = history.checked_at_end("one replica on a restored store");
         history.leave_unchecked();
         let made = self.made.clone();
-        Self::on(directory, history, checked, made, (|_| (), true)).await
+        let world = Self::on(directory, (history, checked), made, |_| ()).await;
+        soon(world.engine.recovered()).await;
+        world
     }
 
     /// Kills the replica at once, and starts another one on what it left.
     pub async fn restart(self) -> World {
         let limits = self.made.limits.clone();
-        self.restart_with(limits).await
+        let world = self.restart_at_once(limits, |_| ()).await;
+        soon(world.engine.recovered()).await;
+        world
     }
 
-    /// The same, under other limits.
-    pub async fn restart_with(self, limits: Limits) -> World {
-        self.restart_on(limits, |_| ()).await
-    }
-
-    /// The same, with faults that are there before it starts.
-    pub async fn restart_on(self, limits: Limits, before: impl FnOnce(&FaultyStore)) -> World {
-        self.killed_and_started(limits, (before, true)).await
-    }
-
-    /// The same, which is not waited for to take over what nobody asked for.
+    /// The same under other limits and with faults that are there before it starts. It is not waited for to take over what
+    /// nobody asked for.
     pub async fn restart_at_once(self, limits: Limits, before: impl FnOnce(&FaultyStore)) -> World {
-        self.killed_and_started(limits, (before, false)).await
-    }
-
-    async fn killed_and_started(
-        self,
-        limits: Limits,
-        started: (impl FnOnce(&FaultyStore), bool),
-    ) -> World {
         self.store.cut();
         // It is down already; this only ends its tasks.
         self.engine.stop();
@@ -257,7 +264,7 @@ impl World {
         } = self;
         drop((engine, store));
         let made = Made { limits, ..made };
-        Self::on(directory, history, checked, made, started).await
+        Self::on(directory, (history, checked), made, before).await
     }
 
     pub async fn create(&self, id: &str) -> CreatedLockRef {
@@ -339,6 +346,21 @@ impl World {
     /// The row of a session, as the store has it.
     pub async fn session_row(&self, id: SessionId) -> Option<SessionRow> {
         self.store.real().unwrap().load_session(id).await.unwrap()
+    }
+
+    /// Asks for the lock, without waiting.
+    pub async fn ask(&self, lock_ref: &LockRef) -> Result<Acquired, EngineError> {
+        let asked = self.engine.acquire(lock_ref, Duration::ZERO, false);
+        soon(asked).await
+    }
+
+    pub async fn renew_entry(&self, lock_ref: &LockRef) {
+        let lease = LeaseId::LockRef(lock_ref.clone());
+        self.engine.renew(&lease).await.unwrap();
+    }
+
+    pub async fn renew(&self, session: SessionId) -> Result<Renewed, EngineError> {
+        self.engine.renew(&LeaseId::Session(session)).await
     }
 
     pub async fn open_session(&self, ttl_ms: u32) -> SessionId {

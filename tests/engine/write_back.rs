@@ -4,12 +4,13 @@ use std::time::{Duration, Instant};
 
 use fermata::engine::{CreatedLockRef, EngineError, KeyFilter, ServedKeys};
 use fermata::key::KeyState;
+use fermata::limits::Limits;
 use fermata::lock::{EndedAs, TableName};
 use fermata::store::ReplicaState;
 
-use super::replicas::{LONG, NO_WAIT, acquire, create, get, write};
+use super::replicas::{LONG, NO_WAIT, acquire, create, get, until_durable, until_free, write};
 use super::shared::{Service, TTL};
-use super::world::{World, call, key, until};
+use super::world::{World, assert_unavailable, call, key, until};
 
 /// Nobody is promised more than this by memory alone.
 const BY_MEMORY_MAX: Duration = Duration::from_millis(1_800);
@@ -30,33 +31,13 @@ async fn a_lock_is_promised_no_longer_than_its_home_is_sure_until_it_is_durable(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sections_of_a_key_in_use_change_no_row() {
-    let service = Service::writing_back(2).await;
-    let a = service.engine(0);
-    let first = create(a, call("k", 20_000)).await.lock_ref;
-    a.release(&first, None, 0).await.unwrap();
-    let before = a.counts().swaps;
-    for n in 0..50 {
-        let held = create(a, call("k", 20_000)).await.lock_ref;
-        write(a, &held, &n.to_string()).await.unwrap();
-        a.release(&held, None, 0).await.unwrap();
-    }
-    // A section that took long, on a machine that is busy, is made durable.
-    let swaps = a.counts().swaps - before;
-    assert!(swaps < 25, "{swaps} swaps in 50 sections");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_home_shows_what_its_row_does_not_say_and_another_replica_only_the_row() {
     let service = Service::writing_back(2).await;
     let (a, b) = (service.engine(0), service.engine(1));
     let id = key("k");
     let first = create(a, call("k", 20_000)).await.lock_ref;
     a.release(&first, None, 0).await.unwrap();
-    until("the row has nobody left", || async {
-        b.describe_row(&id).await.unwrap().state.entries.is_empty()
-    })
-    .await;
+    until_free(b, "k").await;
     service.replicas[0].link.stick(id.clone());
     let held = create(a, call("k", 20_000)).await.lock_ref;
     let waiting = create(a, call("k", 20_000)).await.lock_ref;
@@ -119,44 +100,11 @@ async fn a_home_lists_the_first_of_its_keys_and_says_which_rows_are_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_home_did_is_counted() {
-    let service = Service::writing_back(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
-    for _ in 0..3 {
-        let held = create(a, call("k", 20_000)).await.lock_ref;
-        a.release(&held, None, 0).await.unwrap();
-    }
-    let counts = a.counts();
-    assert_eq!(counts.volatile_grants, 3);
-    assert_eq!(
-        (counts.durable_grants, counts.take_overs, counts.hand_overs),
-        (0, 0, 0)
-    );
-    let held = create(a, call("given", 20_000)).await.lock_ref;
-    until("the holder is durable", || async {
-        a.counts().background_commits > 0
-    })
-    .await;
-    a.stop();
-    a.leave(LONG).await;
-    assert!(a.counts().hand_overs >= 1, "{:?}", a.counts());
-    acquire(b, &held).await;
-    let counts = b.counts();
-    assert!(counts.received_keys >= 1);
-    // It was granted before.
-    assert_eq!((counts.volatile_grants, counts.durable_grants), (0, 0));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_ends_what_only_memory_knew_and_keeps_what_was_written_under_it() {
     let service = Service::writing_back(2).await;
     let (a, b) = (service.engine(0), service.engine(1));
     let durable = create(a, call("durable", 20_000)).await.lock_ref;
-    until("the lock is durable", || async {
-        let again = a.acquire(&durable, NO_WAIT, false).await.unwrap();
-        again.durable
-    })
-    .await;
+    until_durable(a, &durable).await;
     let volatile = create(a, call("volatile", 20_000)).await;
     assert!(!volatile.durable);
     write(a, &volatile.lock_ref, "written").await.unwrap();
@@ -203,9 +151,9 @@ async fn a_home_that_lost_its_memory_serves_nobody_until_what_it_promised_is_pas
     let sent = Instant::now();
     let made = create(a, call("k", 20_000)).await;
     assert!(!made.durable);
-    link.panic_once();
+    link.set(|faults| faults.panics = true);
     let read = a.critical_get(&made.lock_ref, 0).await;
-    assert!(matches!(read, Err(EngineError::Unavailable(_))), "{read:?}");
+    assert_unavailable(&read);
     is_refused_until_its_promise_is_past(&service, "k", &made, sent).await;
 }
 
@@ -243,7 +191,7 @@ async fn a_replica_that_lost_a_memory_and_stops_leaves_the_others_to_wait() {
     let (a, link) = (service.engine(0), &service.replicas[0].link);
     let home = a.replica();
     let made = create(a, call("k", 20_000)).await;
-    link.panic_once();
+    link.set(|faults| faults.panics = true);
     assert!(a.critical_get(&made.lock_ref, 0).await.is_err());
     a.stop();
     a.leave(Duration::from_secs(2)).await;
@@ -282,11 +230,7 @@ async fn what_was_given_back_does_not_come_to_life_after_the_last_replica_stoppe
     let (a, link) = (service.engine(0), &service.replicas[0].link);
     let held = create(a, call("k", 20_000)).await.lock_ref;
     let waiting = create(a, call("k", 20_000)).await.lock_ref;
-    until("both are durable", || async {
-        let waits = a.acquire(&waiting, NO_WAIT, false).await.unwrap();
-        waits.durable
-    })
-    .await;
+    until_durable(a, &waiting).await;
     assert_eq!(a.release(&waiting, None, 0).await, Ok(false));
     a.stop();
     a.leave(LONG).await;
@@ -297,7 +241,7 @@ async fn what_was_given_back_does_not_come_to_life_after_the_last_replica_stoppe
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_has_the_store_alone_and_stops_leaves_nothing_to_memory_alone() {
-    let world = World::writing_back().await;
+    let world = World::writing_back(Limits::default()).await;
     let (held, waiting) = world.create_two("k").await;
     world.engine.stop();
     world.engine.leave(LONG).await;
@@ -310,7 +254,7 @@ async fn a_process_that_has_the_store_alone_and_stops_leaves_nothing_to_memory_a
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_has_the_store_alone_waits_for_what_the_one_before_it_promised() {
-    let world = World::writing_back().await;
+    let world = World::writing_back(Limits::default()).await;
     let sent = Instant::now();
     let volatile = world.create("k").await;
     assert!(!volatile.durable && volatile.valid_for <= Duration::from_secs(1));
@@ -325,17 +269,9 @@ async fn a_process_that_has_the_store_alone_waits_for_what_the_one_before_it_pro
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_durable_lock_survives_the_process_that_has_the_store_alone() {
-    let world = World::writing_back().await;
+    let world = World::writing_back(Limits::default()).await;
     let held = world.create("k").await.lock_ref;
-    until("the lock is durable", || async {
-        world
-            .engine
-            .acquire(&held, NO_WAIT, false)
-            .await
-            .unwrap()
-            .durable
-    })
-    .await;
+    until_durable(&world.engine, &held).await;
     let waiting = world.create("k").await.lock_ref;
     let world = world.restart().await;
     let again = world.acquire(&held).await;
