@@ -1,5 +1,6 @@
 //! One client: the real library, doing sections as the seed says, noting what it asks and hears.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ pub struct ClientHost {
     clock: Arc<HostClock>,
     rng: Mutex<Rng>,
     running: Mutex<Option<(Node, JoinHandle<()>)>>,
-    lives: Mutex<u32>,
+    lives: AtomicU32,
 }
 
 impl ClientHost {
@@ -42,7 +43,7 @@ impl ClientHost {
             clock,
             rng: Mutex::new(rng),
             running: Mutex::new(None),
-            lives: Mutex::new(0),
+            lives: AtomicU32::new(0),
         }
     }
 
@@ -51,15 +52,9 @@ impl ClientHost {
         if running.is_some() {
             return;
         }
-        let life = {
-            let mut lives = self.lives.lock().unwrap();
-            *lives += 1;
-            *lives
-        };
-        let node = Node {
-            host: self.host,
-            life,
-        };
+        let life = 1 + self.lives.fetch_add(1, Ordering::Relaxed);
+        let host = self.host;
+        let node = Node { host, life };
         let mut rng = self.rng.lock().unwrap().fork();
         let name: Arc<str> = format!("{}.{life}", self.name).into();
         world.log.note(&name, "starts");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::rng::Rng;
-use super::store::Ambush;
+use super::store::{Ambush, Weather};
 use super::world::World;
 
 /// Mostly short; some outlast every TTL.
@@ -130,43 +130,42 @@ fn between(world: &Arc<World>, rng: &mut Rng, span: Duration) {
     }
 }
 
-/// A replica is cut off from the store.
-fn cut_off(world: &Arc<World>, replica: usize, span: Duration) {
+/// The weather of a replica's way to the store is another one for so long.
+fn weather(
+    world: &Arc<World>,
+    replica: usize,
+    span: Duration,
+    what: &str,
+    change: fn(&mut Weather, bool),
+) {
     let name = &world.replicas[replica].name;
-    world
-        .log
-        .fault(name, format_args!("is cut off from the store for {span:?}"));
-    world.change_weather(replica, |weather| weather.is_cut = true);
+    world.log.fault(name, format_args!("{what} for {span:?}"));
+    world.change_weather(replica, |weather| change(weather, true));
     later(world, span, move |world| {
-        world
-            .log
-            .note(&world.replicas[replica].name, "reaches the store again");
-        world.change_weather(replica, |weather| weather.is_cut = false);
+        world.change_weather(replica, |weather| change(weather, false));
+    });
+}
+
+fn cut_off(world: &Arc<World>, replica: usize, span: Duration) {
+    let what = "is cut off from the store";
+    weather(world, replica, span, what, |weather, on| {
+        weather.is_cut = on
     });
 }
 
 /// A replica's heartbeats do not get through.
 fn mute(world: &Arc<World>, replica: usize, span: Duration) {
-    let name = &world.replicas[replica].name;
-    let span = span * 2;
-    world
-        .log
-        .fault(name, format_args!("sends no heartbeat for {span:?}"));
-    world.change_weather(replica, |weather| weather.is_mute = true);
-    later(world, span, move |world| {
-        world.change_weather(replica, |weather| weather.is_mute = false);
+    let what = "sends no heartbeat";
+    weather(world, replica, span * 2, what, |weather, on| {
+        weather.is_mute = on
     });
 }
 
 /// What a replica lists is old when it learns of it.
 fn list_slowly(world: &Arc<World>, replica: usize, span: Duration) {
-    let name = &world.replicas[replica].name;
-    world
-        .log
-        .fault(name, format_args!("its lists are slow for {span:?}"));
-    world.change_weather(replica, |weather| weather.lists_slowly = true);
-    later(world, span, move |world| {
-        world.change_weather(replica, |weather| weather.lists_slowly = false);
+    let what = "its lists are slow";
+    weather(world, replica, span, what, |weather, on| {
+        weather.lists_slowly = on
     });
 }
 

@@ -2,7 +2,7 @@
 //! as the seed says; a crashed one's tasks run on for a while, but nothing that they do gets anywhere.
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ pub struct ReplicaHost {
     remembers: bool,
     rng: Mutex<Rng>,
     running: Mutex<Option<Running>>,
-    lives: Mutex<u32>,
+    lives: AtomicU32,
     /// How many times those that are gone packed a key.
     packed: AtomicU64,
     /// When its machine was moved last.
@@ -102,7 +102,7 @@ impl ReplicaHost {
             remembers: rng.below(3) == 0,
             rng: Mutex::new(rng),
             running: Mutex::new(None),
-            lives: Mutex::new(0),
+            lives: AtomicU32::new(0),
             packed: AtomicU64::new(0),
             moved_at: Mutex::default(),
         }
@@ -140,15 +140,9 @@ impl ReplicaHost {
         if self.is_running() {
             return;
         }
-        let life = {
-            let mut lives = self.lives.lock().unwrap();
-            *lives += 1;
-            *lives
-        };
-        let node = Node {
-            host: self.host,
-            life,
-        };
+        let life = 1 + self.lives.fetch_add(1, Ordering::Relaxed);
+        let host = self.host;
+        let node = Node { host, life };
         let mut rng = self.rng.lock().unwrap().fork();
         let name = format!("{}.{life}", self.name);
         world.log.note(&name, "starts");

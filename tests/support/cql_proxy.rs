@@ -13,7 +13,6 @@
 use std::collections::HashSet;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -66,10 +65,7 @@ struct BeforeNode {
     faults: Mutex<Faults>,
     random: Mutex<u64>,
     breaks: watch::Sender<u64>,
-    requests: AtomicU64,
-    lost_requests: AtomicU64,
-    lost_responses: AtomicU64,
-    delayed_requests: AtomicU64,
+    counts: Mutex<Counts>,
 }
 
 impl CqlProxy {
@@ -88,10 +84,7 @@ impl CqlProxy {
                     faults: Mutex::default(),
                     random: Mutex::new(seed),
                     breaks: watch::Sender::new(0),
-                    requests: AtomicU64::new(0),
-                    lost_requests: AtomicU64::new(0),
-                    lost_responses: AtomicU64::new(0),
-                    delayed_requests: AtomicU64::new(0),
+                    counts: Mutex::default(),
                 })
             })
             .collect();
@@ -157,13 +150,7 @@ impl CqlProxy {
 
     /// Before one node.
     pub fn counts_before(&self, number: usize) -> Counts {
-        let node = &self.nodes[number - 1];
-        Counts {
-            requests: node.requests.load(Ordering::Relaxed),
-            lost_requests: node.lost_requests.load(Ordering::Relaxed),
-            lost_responses: node.lost_responses.load(Ordering::Relaxed),
-            delayed_requests: node.delayed_requests.load(Ordering::Relaxed),
-        }
+        *self.nodes[number - 1].counts.lock().unwrap()
     }
 }
 
@@ -244,14 +231,14 @@ async fn carry_requests(
             return std::future::pending().await;
         }
         if frame.executes() {
-            node.requests.fetch_add(1, Ordering::Relaxed);
+            node.counts.lock().unwrap().requests += 1;
             if node.hits(faults.lose_requests) {
-                node.lost_requests.fetch_add(1, Ordering::Relaxed);
+                node.counts.lock().unwrap().lost_requests += 1;
                 continue;
             }
             executed.lock().unwrap().insert(frame.stream());
             if node.hits(faults.delay_requests) {
-                node.delayed_requests.fetch_add(1, Ordering::Relaxed);
+                node.counts.lock().unwrap().delayed_requests += 1;
                 let late = faults.delay_max.mul_f64(node.draw());
                 let to = to.clone();
                 tokio::spawn(async move {
@@ -284,7 +271,7 @@ async fn carry_responses(
         let faults = *node.faults.lock().unwrap();
         let was_executed = executed.lock().unwrap().remove(&frame.stream());
         if was_executed && node.hits(faults.lose_responses) {
-            node.lost_responses.fetch_add(1, Ordering::Relaxed);
+            node.counts.lock().unwrap().lost_responses += 1;
             continue;
         }
         to.send(frame).await.map_err(io::Error::other)?;

@@ -6,16 +6,14 @@ use fermata::key::{Command, Decider, KeyState, NewEntry, WritesOfHolder, decide}
 use fermata::lock::{CoreLimits, EndReason, Liveness, Mode, ReplicaId, Seq, SessionId, Tag};
 use uuid::Uuid;
 
-/// Random numbers that a seed repeats (splitmix64).
-pub struct Chance(pub u64);
+use super::super::rng::Rng;
+
+/// Random numbers that a seed repeats.
+pub struct Chance(pub Rng);
 
 impl Chance {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next()
     }
 
     /// One of `0..count`.

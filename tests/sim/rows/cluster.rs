@@ -9,6 +9,7 @@ use fermata::store::cassandra::modelled::{Asks, Change, Cql};
 use fermata_cassandra::{Fault, Order, Row, Value};
 
 use super::super::nodes::{Nodes, Query, Reach, ReadRepair, applied, of_hedged};
+use super::super::rng::Rng;
 use super::chance::Chance;
 
 pub struct World {
@@ -35,7 +36,7 @@ impl Cluster {
                 nodes: Nodes::new(read_repair),
                 committed: BTreeMap::new(),
                 proposed: None,
-                chance: Chance(seed),
+                chance: Chance(Rng::new(seed)),
             }),
             id: id.clone(),
         }

@@ -12,6 +12,7 @@ use fermata::store::{StoreError, Swap};
 use futures_util::FutureExt;
 
 use super::nodes::ReadRepair;
+use super::rng::seed;
 use cluster::Cluster;
 
 /// How many runs a test makes of it, and of how many steps each.
@@ -104,14 +105,9 @@ impl Run {
 
 /// Runs from a seed on, which the environment may set; the first that goes wrong, and how.
 fn first_wrong(read_repair: ReadRepair) -> Option<String> {
-    let seed = match std::env::var("FERMATA_SEED") {
-        Ok(seed) => seed.parse().unwrap(),
-        Err(_) => {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-            u64::try_from(now.as_nanos()).unwrap() >> 8
-        }
-    };
-    println!("{read_repair:?}: FERMATA_SEED={seed}");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    println!("{read_repair:?}:");
+    let seed = seed(u64::try_from(now.as_nanos()).unwrap() >> 8);
     (seed..seed + RUNS).find_map(|seed| {
         let mut run = Run::new(seed, read_repair);
         let wrong = (0..STEPS).find_map(|step| run.step().err().map(|wrong| (step, wrong)));

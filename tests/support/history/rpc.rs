@@ -23,13 +23,17 @@ pub trait RecordedRequest {
     type Answer;
 
     /// What is asked for; `None` where no entry is concerned.
-    fn op(&self) -> Option<Op>;
+    fn op(&self) -> Option<Op> {
+        None
+    }
 
     /// What else is known before the answer.
-    fn ask(&self, event: &mut Event);
+    fn ask(&self, _: &mut Event) {}
 
     /// What the answer says.
-    fn learned(answer: &Self::Answer, event: &mut Event) -> Outcome;
+    fn learned(_: &Self::Answer, _: &mut Event) -> Outcome {
+        Outcome::Done
+    }
 }
 
 fn valid(event: &mut Event, valid_for: Option<&prost_types::Duration>) {
@@ -159,30 +163,10 @@ impl RecordedRequest for ReleaseLockRequest {
 
 impl RecordedRequest for OpenSessionRequest {
     type Answer = OpenSessionResponse;
-
-    fn op(&self) -> Option<Op> {
-        None
-    }
-
-    fn ask(&self, _: &mut Event) {}
-
-    fn learned(_: &OpenSessionResponse, _: &mut Event) -> Outcome {
-        Outcome::Done
-    }
 }
 
 impl RecordedRequest for RenewSessionRequest {
     type Answer = RenewSessionResponse;
-
-    fn op(&self) -> Option<Op> {
-        None
-    }
-
-    fn ask(&self, _: &mut Event) {}
-
-    fn learned(_: &RenewSessionResponse, _: &mut Event) -> Outcome {
-        Outcome::Done
-    }
 }
 
 /// What a refusal says. Only the service's own reasons say that nothing was done.
