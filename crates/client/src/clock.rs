@@ -111,13 +111,6 @@ pub(crate) mod fake {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_clock_runs_forward() {
-        let first = BootClock.now();
-        assert!(BootClock.now() >= first);
-        assert!(first > Moment::from_zero(Duration::ZERO));
-    }
-
     #[tokio::test(start_paused = true)]
     async fn a_sleep_ends_soon_after_a_suspend_that_was_longer() {
         let clock = fake::FakeClock::new();

@@ -120,21 +120,3 @@ impl Lost {
         Lost::new(LostReason::from(reason), detail)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_lost_is_said_with_its_reason_once() {
-        for (detail, said) in [
-            (
-                "it was ended by ops: wedged",
-                "it was ended by ops: wedged (FORCED)",
-            ),
-            ("", "FORCED"),
-        ] {
-            assert_eq!(Lost::new(LostReason::Forced, detail).to_string(), said);
-        }
-    }
-}

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tonic::{Code, Status};
+use tonic::Code;
 
 use super::fake::{Act, refusal};
-use super::{World, secs};
-use crate::{QueueEntry, SessionRequest};
+use super::{World, away, secs};
+use crate::QueueEntry;
 
 async fn entries(world: &World, number: usize) -> Vec<QueueEntry> {
     let mut entries = Vec::new();
@@ -33,8 +33,7 @@ async fn not_all_entries_that_are_let_go_at_once_are_released_at_once() {
 #[tokio::test(start_paused = true)]
 async fn what_is_dropped_on_a_thread_without_a_runtime_is_given_back_as_well() {
     let world = World::new();
-    let session = world.client.open_session(SessionRequest::new()).await;
-    let session = session.unwrap();
+    let session = world.session().await;
     let guard = session.lock("k").await.unwrap();
     std::thread::spawn(move || drop(guard)).join().unwrap();
     tokio::time::sleep(secs(1)).await;
@@ -45,8 +44,7 @@ async fn what_is_dropped_on_a_thread_without_a_runtime_is_given_back_as_well() {
 #[tokio::test(start_paused = true)]
 async fn a_lock_whose_release_no_rule_allowed_for_a_while_is_released() {
     let world = World::new();
-    let session = world.client.open_session(SessionRequest::new()).await;
-    let session = session.unwrap();
+    let session = world.session().await;
     let guard = session.lock("k").await.unwrap();
     let denied = refusal(Code::PermissionDenied, "NOT_ALLOWED", "no rule allows it");
     world.fake.always("release", Act::Refuse(denied));
@@ -61,8 +59,7 @@ async fn a_lock_whose_release_no_rule_allowed_for_a_while_is_released() {
 #[tokio::test(start_paused = true)]
 async fn a_session_whose_close_was_given_up_is_closed_in_the_background() {
     let world = World::new();
-    let session = world.client.open_session(SessionRequest::new()).await;
-    let session = session.unwrap();
+    let session = world.session().await;
     world.fake.always("close_session", Act::Hang);
     let closed = tokio::time::timeout(secs(1), session.close()).await;
     assert!(closed.is_err());
@@ -112,31 +109,6 @@ async fn releases_that_hang_hold_up_no_other() {
 
 #[tokio::test(start_paused = true)]
 async fn releases_that_are_to_be_repeated_hold_up_no_other() {
-    let away = Act::Refuse(Status::unavailable("away"));
-    let took = released_behind(300, away).await;
+    let took = released_behind(300, away()).await;
     assert!(took <= secs(1) / 5, "{took:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_a_create_gives_back_is_released_before_further_ones_are_looked_for() {
-    let world = World::new();
-    world.fake.always("create", Act::Late(secs(1) / 10));
-    let mut creating = tokio::task::JoinSet::new();
-    for _ in 0..600 {
-        let client = world.client.clone();
-        creating.spawn(async move { client.enqueue("k").await.map(drop) });
-    }
-    tokio::time::sleep(secs(1) / 20).await;
-    assert_eq!(world.fake.state().queue.len(), 600);
-    world.fake.state().calls.clear();
-    creating.abort_all();
-    while creating.join_next().await.is_some() {}
-    while !world.fake.state().queue.is_empty() {
-        tokio::time::sleep(secs(1) / 10).await;
-    }
-    let calls = world.fake.state().calls.clone();
-    let release = calls.iter().position(|call| call.starts_with("release"));
-    let before = calls[..release.unwrap()].iter();
-    let creates = before.filter(|call| call.starts_with("create")).count();
-    assert_eq!(creates, 256);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tonic::Status;
 
 use super::fake::Act;
-use super::{World, secs};
+use super::{World, away, secs};
 use crate::{
     CriticalError, GuardState, LockGuard, LostReason, ReleaseError, Session, SessionError,
     SessionRequest,
@@ -13,18 +13,16 @@ use crate::{
 
 const GRACE: Duration = Duration::from_millis(500);
 
-fn away(world: &World) {
-    for method in ["keep_alive", "renew", "put", "acquire", "watch", "release"] {
-        world
-            .fake
-            .always(method, Act::Refuse(Status::unavailable("away")));
-    }
+fn all_away(world: &World) {
+    world.fake.always_all(
+        &["keep_alive", "renew", "put", "acquire", "watch", "release"],
+        away(),
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_guard_stays_valid_for_as_long_as_the_server_answers() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = World::locked().await;
     tokio::time::sleep(secs(200)).await;
     assert!(guard.is_valid());
     let asked = world.fake.count("renew");
@@ -53,10 +51,9 @@ async fn a_lock_that_was_waited_for_is_renewed_as_soon_as_its_promise_is_a_third
 
 #[tokio::test(start_paused = true)]
 async fn a_loss_is_told_before_anyone_else_can_have_the_lock() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = World::locked().await;
     let start = tokio::time::Instant::now();
-    away(&world);
+    all_away(&world);
     let lost = guard.lost().await;
     assert_eq!(lost.reason, LostReason::ValidityEnded);
     // The server counts 30 s from when the create was sent.
@@ -70,12 +67,8 @@ async fn a_loss_is_told_before_anyone_else_can_have_the_lock() {
 
 #[tokio::test(start_paused = true)]
 async fn what_renewals_failed_with_is_forgotten_once_the_validity_grows() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
-    for method in ["keep_alive", "renew"] {
-        let refused = Act::Refuse(Status::unavailable("away"));
-        world.fake.always(method, refused);
-    }
+    let (world, guard) = World::locked().await;
+    world.fake.always_all(&["keep_alive", "renew"], away());
     assert_eq!(guard.last_failure(), None);
     tokio::time::sleep(secs(22)).await;
     let failure = guard.last_failure().unwrap();
@@ -88,11 +81,10 @@ async fn what_renewals_failed_with_is_forgotten_once_the_validity_grows() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_after_the_end_brings_nothing_back() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
-    for method in ["keep_alive", "renew"] {
-        world.fake.always(method, Act::Late(secs(29)));
-    }
+    let (world, guard) = World::locked().await;
+    world
+        .fake
+        .always_all(&["keep_alive", "renew"], Act::Late(secs(29)));
     assert_eq!(guard.lost().await.reason, LostReason::ValidityEnded);
     world.fake.state().always.clear();
     tokio::time::sleep(secs(60)).await;
@@ -110,11 +102,10 @@ async fn a_slow_answer_counts_from_when_it_was_asked_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_renewal_counts_from_when_it_was_given() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = World::locked().await;
     let start = tokio::time::Instant::now();
     world.fake.next("renew", Act::Late(secs(4)));
-    away(&world);
+    all_away(&world);
     guard.lost().await;
     // Given after 10 s.
     assert!(
@@ -126,8 +117,7 @@ async fn a_slow_renewal_counts_from_when_it_was_given() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_is_not_believed_in_after_a_suspend() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = World::locked().await;
     assert!(guard.is_valid());
     world.clock.suspend(secs(3_600));
     assert!(!guard.is_valid());
@@ -136,8 +126,7 @@ async fn a_lock_is_not_believed_in_after_a_suspend() {
 
 #[tokio::test(start_paused = true)]
 async fn an_end_by_force_is_told_at_once_with_its_reason() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = World::locked().await;
     let (lost, ()) = tokio::join!(guard.lost(), async {
         tokio::time::sleep(secs(1)).await;
         world
@@ -151,8 +140,7 @@ async fn an_end_by_force_is_told_at_once_with_its_reason() {
 
 #[tokio::test(start_paused = true)]
 async fn a_put_that_finds_the_lock_gone_loses_it() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = World::locked().await;
     world.fake.always("watch", Act::Hang);
     world.fake.end(&guard.lock_ref(), "EXPIRED", "it expired");
     let Err(CriticalError::Lost(lost)) = guard.put("x").await else {
@@ -164,9 +152,8 @@ async fn a_put_that_finds_the_lock_gone_loses_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_put_does_not_outlive_the_validity() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
-    away(&world);
+    let (world, guard) = World::locked().await;
+    all_away(&world);
     tokio::time::sleep(secs(25)).await;
     let start = tokio::time::Instant::now();
     let put = guard.put("x").await;
@@ -177,26 +164,17 @@ async fn a_put_does_not_outlive_the_validity() {
 #[tokio::test(start_paused = true)]
 async fn one_session_keeps_many_locks_and_takes_them_with_it() {
     let world = World::new();
-    let session = world
-        .client
-        .open_session(SessionRequest::new())
-        .await
-        .unwrap();
+    let session = world.session().await;
     let guard = session.lock("k").await.unwrap();
     tokio::time::sleep(secs(100)).await;
     assert!(guard.is_valid());
     let id = session.text().to_owned();
     let kept = world.fake.calls("renew");
     assert!(kept.iter().all(|call| call.ends_with(&id)), "{kept:?}");
-    away(&world);
+    all_away(&world);
     let lost = session.lost().await;
     assert_eq!(lost.reason, LostReason::ValidityEnded);
     assert!(!guard.is_valid());
-}
-
-async fn opened(world: &World) -> Session {
-    let opening = world.client.open_session(SessionRequest::new());
-    opening.await.unwrap()
 }
 
 /// In a session that ends half a second after its connection.
@@ -228,7 +206,7 @@ async fn with_a_disconnect_grace_a_renewal_is_sent_at_once_and_each_quarter_of_i
 async fn with_a_disconnect_grace_a_session_is_open_once_a_server_has_heard_of_it_on_a_stream() {
     let world = World::new();
     // Both streams of the first renewal break: it is made as a call, which tells nobody whose stream to look at.
-    let broken = Act::Refuse(Status::unavailable("stopping"));
+    let broken = away();
     world.fake.next("keep_alive", broken.clone());
     world.fake.next("keep_alive", broken);
     let request = SessionRequest::new().disconnect_grace(GRACE);
@@ -277,13 +255,13 @@ async fn a_session_that_has_ended_when_its_first_answer_comes_is_none() {
 
 #[tokio::test(start_paused = true)]
 async fn with_a_disconnect_grace_a_loss_is_told_within_it_whatever_the_ttl() {
-    for act in [Act::Refuse(Status::unavailable("away")), Act::Hang] {
+    for act in [away(), Act::Hang] {
         let world = World::new();
         let (session, guard) = graceful(&world).await;
         tokio::time::sleep(secs(5)).await;
-        for method in ["keep_alive", "renew", "watch"] {
-            world.fake.always(method, act.clone());
-        }
+        world
+            .fake
+            .always_all(&["keep_alive", "renew", "watch"], act);
         let start = tokio::time::Instant::now();
         assert_eq!(guard.lost().await.reason, LostReason::ValidityEnded);
         // The last renewal that was answered left up to a quarter of the grace before.
@@ -295,28 +273,9 @@ async fn with_a_disconnect_grace_a_loss_is_told_within_it_whatever_the_ttl() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_breaks_is_opened_anew_at_once() {
-    let world = World::new();
-    let (_session, guard) = graceful(&world).await;
-    for _ in 0..20 {
-        tokio::time::sleep(GRACE).await;
-        let broken = Act::Refuse(Status::unavailable("stopping"));
-        world.fake.next("keep_alive", broken);
-    }
-    tokio::time::sleep(GRACE).await;
-    assert!(guard.is_valid());
-    // None of them needed a call, of which the server does not learn that the client is there.
-    assert_eq!(world.fake.count("renew"), 0);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_session_is_closed_with_its_last_lock() {
     let world = World::new();
-    let session = world
-        .client
-        .open_session(SessionRequest::new())
-        .await
-        .unwrap();
+    let session = world.session().await;
     let guard = session.lock("k").await.unwrap();
     drop(session);
     tokio::time::sleep(secs(1)).await;
@@ -342,11 +301,9 @@ async fn where_no_stream_is_taken_a_session_with_a_disconnect_grace_is_renewed_b
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_an_endpoint_does_not_answer_is_made_at_the_next_one() {
     let (world, second) = World::with_second();
-    let session = opened(&world).await;
+    let session = world.session().await;
     let ttl = session.ttl();
-    for method in ["keep_alive", "renew"] {
-        world.fake.always(method, Act::Hang);
-    }
+    world.fake.always_all(&["keep_alive", "renew"], Act::Hang);
     tokio::time::sleep(ttl * 16 / 30).await;
     let left = session.valid_until().unwrap();
     let left = world.client.clock().now().until(left);

@@ -3,15 +3,11 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
-use tonic::{Code, Status};
+use tonic::Code;
 
 use super::fake::{Act, refusal};
-use super::{World, secs};
-use crate::{LockError, LostReason, QueueEntry, SessionRequest, WaitError};
-
-fn unavailable() -> Act {
-    Act::Refuse(Status::unavailable("no majority"))
-}
+use super::{World, away, limited, secs};
+use crate::{LockError, LostReason, QueueEntry, WaitError};
 
 /// Somebody holds the key, and this waits for it.
 async fn waiting(world: &World) -> (String, QueueEntry) {
@@ -19,22 +15,8 @@ async fn waiting(world: &World) -> (String, QueueEntry) {
     (holder, world.client.enqueue("k").await.unwrap())
 }
 
-fn lose(world: &World, entry: &QueueEntry) {
-    lose_named(world, entry.lock_ref());
-}
-
-fn lose_named(world: &World, lock_ref: &str) {
+fn lose(world: &World, lock_ref: &str) {
     world.fake.end(lock_ref, "NO_LONGER_KEPT", "");
-}
-
-/// Nothing is left behind in the queue.
-async fn until_empty(world: &World) {
-    let empty = async {
-        while !world.fake.state().queue.is_empty() {
-            tokio::time::sleep(secs(1)).await;
-        }
-    };
-    timeout(secs(60), empty).await.expect("an entry is left");
 }
 
 #[tokio::test(start_paused = true)]
@@ -44,7 +26,7 @@ async fn an_entry_that_was_lost_while_it_waited_is_made_again_by_the_same_reques
     let lost = entry.lock_ref().to_owned();
     let (guard, ()) = tokio::join!(entry.wait(None), async {
         tokio::time::sleep(secs(1)).await;
-        lose_named(&world, &lost);
+        lose(&world, &lost);
         tokio::time::sleep(secs(1)).await;
         world.fake.end(&holder, "RELEASED", "");
     });
@@ -54,7 +36,7 @@ async fn an_entry_that_was_lost_while_it_waited_is_made_again_by_the_same_reques
     assert_eq!((ids.len(), &ids[0]), (2, &ids[1]));
     guard.release().await.unwrap();
     drop(entry);
-    until_empty(&world).await;
+    world.until_nobody_waits().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,7 +46,7 @@ async fn an_entry_that_was_answered_held_is_not_made_again() {
     let mut entry = world.client.enqueue("k").await.unwrap();
     assert_eq!(entry.position(), 0);
     tokio::time::sleep(secs(5)).await;
-    lose(&world, &entry);
+    lose(&world, entry.lock_ref());
     let waited = entry.wait(None).await;
     let Err(WaitError::Lost(lost)) = waited else {
         panic!("{waited:?}");
@@ -78,7 +60,7 @@ async fn an_entry_that_was_answered_held_is_not_made_again() {
 async fn what_a_wait_made_again_that_was_dropped_is_given_back_and_the_next_wait_goes_on() {
     let world = World::new();
     let (holder, mut entry) = waiting(&world).await;
-    lose(&world, &entry);
+    lose(&world, entry.lock_ref());
     world.fake.next("create", Act::Late(secs(3)));
     // What gives it back is slow.
     world.fake.next("create", Act::Late(secs(1)));
@@ -91,15 +73,15 @@ async fn what_a_wait_made_again_that_was_dropped_is_given_back_and_the_next_wait
     });
     guard.unwrap().release().await.unwrap();
     drop(entry);
-    until_empty(&world).await;
+    world.until_nobody_waits().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_entry_that_is_not_made_again_in_time_is_made_by_the_next_wait() {
     let world = World::new();
     let (holder, mut entry) = waiting(&world).await;
-    lose(&world, &entry);
-    world.fake.always("create", unavailable());
+    lose(&world, entry.lock_ref());
+    world.fake.always("create", away());
     let start = Instant::now();
     let waited = entry.wait(Some(secs(3))).await;
     assert_eq!(waited.unwrap_err(), WaitError::TimedOut { position: 1 });
@@ -109,14 +91,14 @@ async fn an_entry_that_is_not_made_again_in_time_is_made_by_the_next_wait() {
     let guard = entry.wait(Some(secs(3))).await.unwrap();
     guard.release().await.unwrap();
     drop(entry);
-    until_empty(&world).await;
+    world.until_nobody_waits().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_entry_that_was_lost_is_not_there_to_be_given_up() {
     let world = World::new();
     let (_holder, mut entry) = waiting(&world).await;
-    lose(&world, &entry);
+    lose(&world, entry.lock_ref());
     let waited = entry.wait(Some(Duration::ZERO)).await;
     assert_eq!(waited.unwrap_err(), WaitError::TimedOut { position: 1 });
     assert!(entry.give_up().await.unwrap());
@@ -128,10 +110,9 @@ async fn an_entry_that_was_lost_is_not_there_to_be_given_up() {
 async fn nothing_is_made_again_in_a_session_that_ends() {
     let world = World::new();
     world.fake.occupy();
-    let session = world.client.open_session(SessionRequest::new());
-    let session = session.await.unwrap();
+    let session = world.session().await;
     let mut entry = session.enqueue("k").await.unwrap();
-    lose(&world, &entry);
+    lose(&world, entry.lock_ref());
     world.fake.always("create", Act::Hang);
     let start = Instant::now();
     let (waited, closed) = tokio::join!(entry.wait(None), async {
@@ -158,10 +139,9 @@ async fn a_server_that_loses_every_entry_is_not_asked_in_a_busy_loop() {
 #[tokio::test(start_paused = true)]
 async fn a_create_that_may_have_been_done_before_it_was_refused_is_given_back() {
     let world = World::new();
-    let limit = refusal(Code::ResourceExhausted, "LIMIT_REACHED", "too many calls");
     world.fake.next("create", Act::LoseAnswer);
-    world.fake.next("create", Act::Refuse(limit));
+    world.fake.next("create", limited());
     let refused = world.client.lock("k").await;
     assert!(matches!(refused, Err(LockError::Create(_))), "{refused:?}");
-    until_empty(&world).await;
+    world.until_nobody_waits().await;
 }

@@ -25,12 +25,13 @@ use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::service::Routes;
 use tonic::transport::{Channel, Endpoint, Server, Uri};
+use tonic::{Code, Status};
 use tower::layer::layer_fn;
 use tower::service_fn;
 
-use super::{Client, ClientOptions};
+use super::{Client, ClientOptions, CriticalError, LockGuard, Session, SessionRequest};
 use crate::clock::fake::FakeClock;
-use fake::Fake;
+use fake::{Act, Fake, refusal};
 
 /// A fake server, and a client of it whose clock the test can move.
 struct World {
@@ -48,6 +49,29 @@ impl World {
 
     fn with(options: ClientOptions) -> World {
         World::with_streams(options, None)
+    }
+
+    /// With a lock that was not waited for.
+    async fn locked() -> (World, LockGuard) {
+        let world = World::new();
+        let guard = world.client.lock("k").await.unwrap();
+        (world, guard)
+    }
+
+    async fn session(&self) -> Session {
+        let opening = self.client.open_session(SessionRequest::new());
+        opening.await.unwrap()
+    }
+
+    /// Until no entry is left in the queue.
+    async fn until_nobody_waits(&self) {
+        let nobody = async {
+            while !self.fake.state().queue.is_empty() {
+                tokio::time::sleep(secs(1) / 10).await;
+            }
+        };
+        let nobody = tokio::time::timeout(secs(120), nobody).await;
+        nobody.expect("an entry is left");
     }
 
     /// The server takes so many streams on one connection.
@@ -163,6 +187,24 @@ fn proxied(
             Ok(answer.body(Body::new(page.to_owned())).unwrap())
         }
     })
+}
+
+/// A call that comes to nothing.
+fn away() -> Act {
+    Act::Refuse(Status::unavailable("away"))
+}
+
+/// A call that is refused for a limit.
+fn limited() -> Act {
+    let words = "too many calls";
+    Act::Refuse(refusal(Code::ResourceExhausted, "LIMIT_REACHED", words))
+}
+
+/// What may have been written, or may not.
+#[track_caller]
+fn is_in_doubt(put: &Result<(), CriticalError>) {
+    let is_it = matches!(put, Err(CriticalError::WriteUnknown(_)));
+    assert!(is_it, "{put:?}");
 }
 
 /// So many seconds.

@@ -5,27 +5,13 @@ use std::sync::Arc;
 use tonic::{Code, Status};
 
 use super::fake::{Act, refusal};
-use super::{World, secs};
+use super::{World, is_in_doubt, limited, secs};
 use crate::transport::pipeline::is_refusal;
-use crate::{ClientOptions, CreateError, CriticalError};
-
-#[tokio::test(start_paused = true)]
-async fn where_no_pipeline_is_taken_calls_go_by_themselves() {
-    let world = World::new();
-    let unknown = Status::unimplemented("a proxy that does not know it");
-    world.fake.always("pipeline", Act::Refuse(unknown));
-    let guard = world.client.lock("k").await.unwrap();
-    guard.put("a").await.unwrap();
-    guard.release().await.unwrap();
-    assert_eq!(world.fake.count("put"), 1);
-    // It is not asked for again and again.
-    assert_eq!(world.fake.count("pipeline"), 1);
-}
+use crate::{ClientOptions, CreateError};
 
 #[tokio::test(start_paused = true)]
 async fn where_it_is_not_taken_any_more_calls_go_by_themselves() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = World::locked().await;
     let unknown = Status::unimplemented("an older version");
     world.fake.always("pipeline", Act::Refuse(unknown));
     world.fake.break_pipelines();
@@ -48,7 +34,8 @@ fn refusals() -> [Status; 4] {
 
 #[tokio::test(start_paused = true)]
 async fn where_a_proxy_refuses_the_stream_calls_go_by_themselves() {
-    for refused in refusals() {
+    let unknown = Status::unimplemented("a proxy that does not know it");
+    for refused in refusals().into_iter().chain([unknown]) {
         let world = World::new();
         world.fake.always("pipeline", Act::Refuse(refused));
         let guard = world.client.lock("k").await.unwrap();
@@ -61,40 +48,16 @@ async fn where_a_proxy_refuses_the_stream_calls_go_by_themselves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_that_wait_for_a_stream_that_is_refused_go_by_themselves() {
-    let world = World::new();
-    let refused = Act::Refuse(Status::permission_denied("403"));
-    world.fake.always("pipeline", refused);
-    let mut calls = tokio::task::JoinSet::new();
-    // More than goes out before the refusal comes.
-    let key = "k".repeat(1_000);
-    for _ in 0..900 {
-        let (client, key) = (world.client.clone(), key.clone());
-        calls.spawn(async move { client.get("", &key).await });
-    }
-    while let Some(done) = calls.join_next().await {
-        done.unwrap().unwrap();
-    }
-    assert_eq!(world.fake.count("read"), 900);
-    assert_eq!(world.fake.count("pipeline"), 1);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_write_on_a_stream_that_is_refused_is_in_doubt() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = World::locked().await;
     let refused = Act::Refuse(Status::permission_denied("403"));
     world.fake.always("pipeline", refused);
     world.fake.break_pipelines();
     tokio::time::sleep(secs(1)).await;
     // It may have been passed on before the stream was refused. Its repeat has the next number, and is refused.
-    let limit = refusal(Code::ResourceExhausted, "LIMIT_REACHED", "too many calls");
-    world.fake.next("put", Act::Refuse(limit));
+    world.fake.next("put", limited());
     let put = guard.put("a").await;
-    assert!(
-        matches!(put, Err(CriticalError::WriteUnknown(_))),
-        "{put:?}"
-    );
+    is_in_doubt(&put);
     assert_eq!(world.fake.calls("put").len(), 1);
     guard.put("b").await.unwrap();
 }

@@ -13,17 +13,7 @@ use uuid::Uuid;
 use super::fake::{Act, refusal};
 use super::{World, secs};
 use crate::transport::pipeline::of_calls;
-use crate::{ClientOptions, CriticalError, LockRequest, Mutation, SessionRequest};
-
-#[tokio::test(start_paused = true)]
-async fn calls_go_over_one_stream() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
-    guard.put("a").await.unwrap();
-    guard.release().await.unwrap();
-    assert_eq!(world.fake.count("pipeline"), 1);
-    assert_eq!(world.fake.count("put"), 1);
-}
+use crate::{ClientOptions, LockRequest, Mutation, SessionRequest};
 
 #[tokio::test(start_paused = true)]
 async fn a_section_with_a_value_takes_two_calls() {
@@ -101,11 +91,7 @@ async fn one_that_answers_nothing_any_more_is_given_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_nobody_waits_for_is_ended_at_the_server_and_is_no_other_ones_end() {
-    let world = World::with(ClientOptions {
-        attempt_timeout: secs(60),
-        timeout: secs(60),
-        ..ClientOptions::default()
-    });
+    let world = patient();
     world.fake.always("renew", Act::Hang);
     let client = world.client.clone();
     let slow = tokio::spawn(async move { client.renew_session("session-s").await });
@@ -132,8 +118,7 @@ async fn without_the_option_no_pipeline_is_opened() {
 
 #[tokio::test(start_paused = true)]
 async fn a_value_that_is_large_goes_by_itself() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = World::locked().await;
     world.fake.always(
         "pipeline",
         Act::Refuse(Status::unavailable("no more of them")),
@@ -211,37 +196,6 @@ async fn calls_that_hang_are_given_up_however_many_there_are() {
     assert_eq!(world.fake.count("given_up"), sent);
     assert_eq!(world.fake.count("pipeline"), 1);
     while calls.join_next().await.is_some() {}
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_write_that_could_not_be_sent_is_in_no_doubt() {
-    let world = World::with(ClientOptions {
-        timeout: secs(60),
-        ..ClientOptions::default()
-    });
-    let guard = world.client.lock("k").await.unwrap();
-    world.fake.always("pipeline", Act::Hang);
-    world.fake.break_pipelines();
-    tokio::time::sleep(secs(1)).await;
-    // More than can be sent to a server that reads nothing.
-    let key = "k".repeat(2_000);
-    let mut calls = JoinSet::new();
-    for _ in 0..900 {
-        let (client, key) = (world.client.clone(), key.clone());
-        // (Repeats would take the room of the write.)
-        let got = async move { drop(client.get("", &key).await) };
-        calls.spawn(tokio::time::timeout(secs(4), got));
-    }
-    tokio::time::sleep(secs(1) / 100).await;
-    let limit = refusal(Code::ResourceExhausted, "LIMIT_REACHED", "too many calls");
-    world.fake.next("put", Act::Refuse(limit));
-    let putting = tokio::spawn(async move { guard.put("a").await });
-    tokio::time::sleep(secs(8)).await;
-    assert_eq!(world.fake.count("put"), 0);
-    world.fake.state().always.clear();
-    let put = putting.await.unwrap();
-    assert!(matches!(put, Err(CriticalError::Limit(_))), "{put:?}");
-    assert_eq!(world.fake.count("put"), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,21 +8,17 @@ use tonic::transport::{Endpoint, Uri};
 use tonic::{Code, Status};
 
 use super::fake::{Act, not_above, refusal};
-use super::{Connect, FakeClock, World, secs};
+use super::{Connect, FakeClock, World, away, is_in_doubt, limited, secs};
 use crate::{
     CallError, CallNumbers, Client, ClientOptions, CreateError, CriticalError, LockError,
-    LockGuard, LostReason, Mutation, ReleaseError, SessionRequest,
+    LockGuard, LostReason, Mutation, ReleaseError,
 };
-
-fn unavailable() -> Act {
-    Act::Refuse(Status::unavailable("no majority"))
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_create_whose_answer_was_lost_takes_no_second_entry() {
     let world = World::new();
     world.fake.next("create", Act::LoseAnswer);
-    world.fake.next("create", unavailable());
+    world.fake.next("create", away());
     let guard = world.client.lock("k").await.unwrap();
     assert_eq!(world.fake.state().queue.len(), 1);
     let ids = world.fake.calls("create");
@@ -71,10 +67,9 @@ async fn an_entry_whose_create_never_was_answered_is_given_back() {
 
 #[tokio::test(start_paused = true)]
 async fn each_attempt_of_a_put_has_a_higher_number() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = World::locked().await;
     world.fake.next("put", Act::LoseAnswer);
-    world.fake.next("put", unavailable());
+    world.fake.next("put", away());
     guard.put("a").await.unwrap();
     guard.put("b").await.unwrap();
     // None of them was refused for its number.
@@ -93,8 +88,7 @@ fn overtake(world: &World, guard: &LockGuard, ahead: Duration) {
 
 #[tokio::test(start_paused = true)]
 async fn a_guard_goes_on_after_another_process_called_under_its_lock_ref() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = World::locked().await;
     guard.put("a").await.unwrap();
     // Refused once at most, and then not again for that.
     for (ahead, refused) in [(0, 0), (3_600, 1)] {
@@ -113,8 +107,7 @@ async fn a_guard_goes_on_after_another_process_called_under_its_lock_ref() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_overtaken_again_and_again_is_given_up() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = World::locked().await;
     world.fake.always("put", Act::Refuse(not_above(7, 9)));
     let put = guard.put("a").await;
     assert!(matches!(put, Err(CriticalError::Overtaken(_))), "{put:?}");
@@ -124,17 +117,12 @@ async fn a_call_that_is_overtaken_again_and_again_is_given_up() {
 #[tokio::test(start_paused = true)]
 async fn a_write_of_unknown_outcome_is_not_repeated_over_a_later_one_of_another_process() {
     for releases in [false, true] {
-        let world = World::new();
-        let guard = world.client.lock("k").await.unwrap();
+        let (world, guard) = World::locked().await;
         let lock_ref = guard.lock_ref();
-        let lost = if releases {
-            unavailable()
-        } else {
-            Act::LoseAnswer
-        };
-        world
-            .fake
-            .next(if releases { "release" } else { "put" }, lost);
+        match releases {
+            true => world.fake.next("release", away()),
+            false => world.fake.next("put", Act::LoseAnswer),
+        }
         // It began later, by the time of day.
         let other = async {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -183,10 +171,10 @@ async fn what_the_caller_must_mend_is_not_repeated() {
 #[tokio::test(start_paused = true)]
 async fn a_server_that_stays_away_is_given_up_within_the_timeout() {
     let world = World::new();
-    world.fake.always("read", unavailable());
+    world.fake.always("read", away());
     let start = tokio::time::Instant::now();
     let error = world.client.get("", "k").await.unwrap_err();
-    assert!(error.to_string().contains("no majority"), "{error}");
+    assert!(error.to_string().contains("away"), "{error}");
     assert!(start.elapsed() <= world.client.options().timeout);
 }
 
@@ -228,8 +216,7 @@ async fn what_may_have_been_done_is_not_said_to_have_been_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn a_take_over_gives_a_new_token_and_the_call_goes_on() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = World::locked().await;
     let before = guard.fencing_token();
     world.fake.take_over();
     guard.put("after").await.unwrap();
@@ -241,8 +228,7 @@ async fn a_take_over_gives_a_new_token_and_the_call_goes_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_release_whose_answer_was_lost_is_a_release() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = World::locked().await;
     world.fake.next("release", Act::LoseAnswer);
     guard.release_with(Mutation::Put("v".into())).await.unwrap();
     assert_eq!(world.fake.count("release"), 2);
@@ -250,8 +236,7 @@ async fn a_release_whose_answer_was_lost_is_a_release() {
 
 #[tokio::test(start_paused = true)]
 async fn a_repeated_release_waits_for_the_one_in_flight() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = World::locked().await;
     world.fake.next("release", Act::LoseAnswer);
     let in_flight = refusal(
         Code::FailedPrecondition,
@@ -265,8 +250,7 @@ async fn a_repeated_release_waits_for_the_one_in_flight() {
 
 #[tokio::test(start_paused = true)]
 async fn a_write_that_found_its_lock_released_is_no_success() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = World::locked().await;
     world.fake.end(&guard.lock_ref(), "RELEASED", "");
     let released = guard.release_with(Mutation::Put("v".into())).await;
     assert!(
@@ -279,20 +263,16 @@ async fn a_write_that_found_its_lock_released_is_no_success() {
 async fn a_dropped_guard_is_released_in_the_background() {
     let world = World::new();
     drop(world.client.lock("k").await.unwrap());
-    while !world.fake.state().queue.is_empty() {
-        tokio::task::yield_now().await;
-    }
+    world.until_nobody_waits().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_given_back_in_the_background_is_given_back_for_as_long_as_its_session_lives() {
     let world = World::new();
-    let session = world.client.open_session(SessionRequest::new());
-    let session = session.await.unwrap();
+    let session = world.session().await;
     let guard = session.lock("k").await.unwrap();
-    let limit = refusal(Code::ResourceExhausted, "LIMIT_REACHED", "too many calls");
-    world.fake.next("release", Act::Refuse(limit));
-    world.fake.always("release", unavailable());
+    world.fake.next("release", limited());
+    world.fake.always("release", away());
     drop(guard);
     tokio::time::sleep(secs(300)).await;
     assert_eq!(world.fake.state().queue.len(), 1);
@@ -327,30 +307,21 @@ async fn taken_over_meanwhile(world: &World) {
 
 #[tokio::test(start_paused = true)]
 async fn a_put_of_unknown_outcome_is_not_repeated_under_a_new_grant() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = World::locked().await;
     world.fake.next("put", Act::LoseAnswer);
     let (put, ()) = tokio::join!(guard.put("mine"), taken_over_meanwhile(&world));
-    assert!(
-        matches!(put, Err(CriticalError::WriteUnknown(_))),
-        "{put:?}"
-    );
+    is_in_doubt(&put);
     assert_eq!(guard.get().await.unwrap().unwrap(), "another's");
     guard.put("mine").await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_put_of_unknown_outcome_stays_so_where_the_new_grant_is_not_given() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = World::locked().await;
     world.fake.next("put", Act::LoseAnswer);
-    let limit = refusal(Code::ResourceExhausted, "LIMIT_REACHED", "too many calls");
-    world.fake.next("acquire", Act::Refuse(limit));
+    world.fake.next("acquire", limited());
     let (put, ()) = tokio::join!(guard.put("mine"), taken_over_meanwhile(&world));
-    assert!(
-        matches!(put, Err(CriticalError::WriteUnknown(_))),
-        "{put:?}"
-    );
+    is_in_doubt(&put);
 }
 
 #[tokio::test(start_paused = true)]
@@ -359,9 +330,9 @@ async fn a_put_that_asks_for_its_new_grant_does_not_outlive_the_validity() {
     world.fake.state().ttl = secs(6);
     let guard = world.client.lock("k").await.unwrap();
     world.fake.take_over();
-    for method in ["acquire", "keep_alive", "renew"] {
-        world.fake.always(method, Act::Hang);
-    }
+    world
+        .fake
+        .always_all(&["acquire", "keep_alive", "renew"], Act::Hang);
     let start = tokio::time::Instant::now();
     let put = guard.put("v").await;
     assert!(matches!(put, Err(CriticalError::Lost(_))), "{put:?}");
@@ -370,8 +341,7 @@ async fn a_put_that_asks_for_its_new_grant_does_not_outlive_the_validity() {
 
 #[tokio::test(start_paused = true)]
 async fn a_release_whose_lock_is_lost_when_it_asks_for_its_new_grant_says_so() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = World::locked().await;
     world.fake.take_over();
     let expired = refusal(Code::FailedPrecondition, "EXPIRED", "it expired");
     world.fake.next("acquire", Act::Refuse(expired));
@@ -384,9 +354,8 @@ async fn a_release_whose_lock_is_lost_when_it_asks_for_its_new_grant_says_so() {
 
 #[tokio::test(start_paused = true)]
 async fn a_release_with_a_put_of_unknown_outcome_does_not_repeat_it_under_a_new_grant() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
-    world.fake.next("release", unavailable());
+    let (world, guard) = World::locked().await;
+    world.fake.next("release", away());
     let releasing = guard.release_with(Mutation::Put("mine".into()));
     let (released, ()) = tokio::join!(releasing, taken_over_meanwhile(&world));
     assert!(
@@ -394,17 +363,14 @@ async fn a_release_with_a_put_of_unknown_outcome_does_not_repeat_it_under_a_new_
         "{released:?}"
     );
     assert_eq!(world.fake.state().value.as_deref(), Some(&b"another's"[..]));
-    while !world.fake.state().queue.is_empty() {
-        tokio::task::yield_now().await;
-    }
+    world.until_nobody_waits().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_write_in_doubt_is_not_said_to_be_undone_because_its_lock_is_released_by_now() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = World::locked().await;
     let released = refusal(Code::FailedPrecondition, "RELEASED", "it was released");
-    world.fake.next("release", unavailable());
+    world.fake.next("release", away());
     world.fake.next("release", Act::Refuse(released));
     let released = guard.release_with(Mutation::Put("v".into())).await;
     let Err(ReleaseError::WriteUnknown(error)) = released else {
@@ -416,31 +382,25 @@ async fn a_write_in_doubt_is_not_said_to_be_undone_because_its_lock_is_released_
 
 #[tokio::test(start_paused = true)]
 async fn a_write_is_not_said_to_have_been_refused_after_an_attempt_that_may_have_been_done() {
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
-    let limit = refusal(Code::ResourceExhausted, "LIMIT_REACHED", "too many calls");
-    world.fake.next("put", Act::Refuse(limit.clone()));
+    let (world, guard) = World::locked().await;
+    world.fake.next("put", limited());
     let refused = guard.put("v").await;
     assert!(
         matches!(refused, Err(CriticalError::Limit(_))),
         "{refused:?}"
     );
     world.fake.next("put", Act::LoseAnswer);
-    world.fake.next("put", Act::Refuse(limit));
+    world.fake.next("put", limited());
     let unknown = guard.put("v").await;
-    assert!(
-        matches!(unknown, Err(CriticalError::WriteUnknown(_))),
-        "{unknown:?}"
-    );
+    is_in_doubt(&unknown);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_given_back_in_the_background_ends_with_its_session() {
     let world = World::new();
-    let session = world.client.open_session(SessionRequest::new());
-    let session = session.await.unwrap();
+    let session = world.session().await;
     let guard = session.lock("k").await.unwrap();
-    world.fake.always("release", unavailable());
+    world.fake.always("release", away());
     drop(guard);
     tokio::time::sleep(secs(60)).await;
     session.close().await.unwrap();
@@ -456,8 +416,7 @@ async fn a_release_whose_put_is_refused_gives_the_lock_back_before_it_says_so() 
     let limit = refusal(Code::ResourceExhausted, "LIMIT_REACHED", "too many calls");
     let full = Status::unavailable("the disk is full");
     for status in [large, limit, full] {
-        let world = World::new();
-        let guard = world.client.lock("k").await.unwrap();
+        let (world, guard) = World::locked().await;
         world.fake.state().refuses_puts = Some(status.clone());
         let refused = guard.release_with(Mutation::Put("v".into())).await;
         let error = refused.unwrap_err().to_string();
@@ -465,19 +424,4 @@ async fn a_release_whose_put_is_refused_gives_the_lock_back_before_it_says_so() 
         assert!(world.fake.state().queue.is_empty(), "{error}");
         assert_eq!(world.fake.state().value, None);
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_entry_of_unknown_outcome_is_given_back_though_a_limit_is_reached_meanwhile() {
-    let world = World::new();
-    world.fake.next("create", Act::LoseAnswer);
-    let full = refusal(Code::ResourceExhausted, "LIMIT_REACHED", "full");
-    for _ in 0..5 {
-        world.fake.next("create", Act::Refuse(full.clone()));
-    }
-    let taken = world.client.enqueue("k").await;
-    assert!(matches!(taken, Err(CreateError::Limit(_))), "{taken:?}");
-    tokio::time::sleep(secs(20)).await;
-    assert_eq!(world.fake.count("release"), 1);
-    assert!(world.fake.state().queue.is_empty());
 }

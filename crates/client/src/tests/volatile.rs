@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tonic::{Code, Status};
+use tonic::Code;
 
 use super::fake::{Act, refusal};
-use super::{World, secs};
+use super::{World, away, secs};
 use crate::{
     CriticalError, LockError, LockGuard, LostReason, Mutation, ReleaseError, SessionRequest,
     WaitError,
@@ -26,19 +26,23 @@ fn with_write_back() -> World {
     world
 }
 
+async fn locked_by_memory() -> (World, LockGuard) {
+    let world = with_write_back();
+    let guard = world.client.lock("k").await.unwrap();
+    (world, guard)
+}
+
 /// The replica that serves the key crashes; the session is kept by another one.
 fn home_away(world: &World) {
-    for method in ["put", "acquire", "watch", "release"] {
-        let away = Act::Refuse(Status::unavailable("away"));
-        world.fake.always(method, away);
-    }
+    world
+        .fake
+        .always_all(&["put", "acquire", "watch", "release"], away());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_is_safe_no_longer_than_its_own_promise_whatever_its_session_was_promised() {
     let world = with_write_back();
-    let session = world.client.open_session(SessionRequest::new());
-    let session = session.await.unwrap();
+    let session = world.session().await;
     let guard = session.lock("k").await.unwrap();
     assert!(!guard.durable());
     assert!(guard.valid_for() <= BELIEVED, "{:?}", guard.valid_for());
@@ -51,8 +55,7 @@ async fn a_lock_is_safe_no_longer_than_its_own_promise_whatever_its_session_was_
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_says_not_durable_is_believed_no_further_than_it_says() {
-    let world = with_write_back();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = locked_by_memory().await;
     // Asked about after 300 ms.
     tokio::time::sleep(secs(1)).await;
     assert_eq!(world.fake.count("acquire"), 1);
@@ -64,8 +67,7 @@ async fn an_answer_that_says_not_durable_is_believed_no_further_than_it_says() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_became_durable_is_soon_known_to_be() {
-    let world = with_write_back();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = locked_by_memory().await;
     tokio::time::sleep(ms(100)).await;
     world.fake.state().memory = None;
     assert_eq!(guard.promised_for(), BELIEVED);
@@ -81,8 +83,7 @@ async fn a_lock_that_became_durable_is_soon_known_to_be() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_says_durable_after_the_end_brings_nothing_back() {
     let world = with_write_back();
-    let session = world.client.open_session(SessionRequest::new());
-    let session = session.await.unwrap();
+    let session = world.session().await;
     let guard = session.lock("k").await.unwrap();
     world.fake.state().memory = None;
     world.fake.always("acquire", Act::Hang);
@@ -98,8 +99,7 @@ async fn an_answer_that_says_durable_after_the_end_brings_nothing_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_short_section_asks_for_nothing() {
-    let world = with_write_back();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = locked_by_memory().await;
     tokio::time::sleep(ms(250)).await;
     guard.release().await.unwrap();
     tokio::time::sleep(secs(10)).await;
@@ -109,8 +109,7 @@ async fn a_short_section_asks_for_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_does_not_become_durable_is_asked_about_when_half_of_its_promise_has_passed() {
-    let world = with_write_back();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = locked_by_memory().await;
     tokio::time::sleep(secs(60)).await;
     assert!(guard.is_valid());
     let asked = world.fake.count("acquire");
@@ -120,8 +119,7 @@ async fn a_lock_that_does_not_become_durable_is_asked_about_when_half_of_its_pro
 
 #[tokio::test(start_paused = true)]
 async fn several_attempts_to_ask_about_a_lock_fit_into_what_is_left_of_it() {
-    let world = with_write_back();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = locked_by_memory().await;
     for _ in 0..2 {
         world.fake.next("acquire", Act::Hang);
     }
@@ -162,8 +160,7 @@ async fn an_answer_that_comes_after_its_promise_makes_no_lock() {
 #[tokio::test(start_paused = true)]
 async fn a_lock_whose_session_ended_before_its_answer_came_is_lost() {
     let world = with_write_back();
-    let session = world.client.open_session(SessionRequest::new());
-    let session = session.await.unwrap();
+    let session = world.session().await;
     world.fake.next("create", Act::Late(secs(2)));
     let closing = session.clone();
     let (locked, closed) = tokio::join!(session.lock("k"), async {
@@ -217,8 +214,7 @@ async fn a_release_of_a_lock_that_was_valid_and_is_lost_with_its_home_is_a_relea
     guard.release().await.unwrap();
 
     // Durable, and a crash after an attempt whose answer was lost.
-    let world = World::new();
-    let guard = world.client.lock("k").await.unwrap();
+    let (world, guard) = World::locked().await;
     let lost = refusal(Code::FailedPrecondition, "NO_LONGER_KEPT", "");
     world.fake.next("release", Act::LoseAnswer);
     world.fake.next("release", Act::Refuse(lost));

@@ -6,16 +6,14 @@ use std::sync::atomic::Ordering;
 use tonic::Status;
 
 use super::fake::Act;
-use super::{World, secs};
+use super::{World, away, secs};
 use crate::{ClientOptions, LockError, LockRequest, LostReason, WaitError};
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_is_resumed_at_the_same_entry() {
     let world = World::new();
     let holder = world.fake.occupy();
-    world
-        .fake
-        .next("acquire", Act::Refuse(Status::unavailable("broken")));
+    world.fake.next("acquire", away());
     world.fake.next("acquire", Act::Hang);
     let (guard, ()) = tokio::join!(world.client.lock("k"), async {
         tokio::time::sleep(secs(100)).await;
@@ -30,21 +28,6 @@ async fn a_wait_is_resumed_at_the_same_entry() {
             .calls("acquire")
             .contains(&"acquire 10s".to_owned())
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lock_that_was_waited_for_long_is_renewed_soon() {
-    let world = World::new();
-    let holder = world.fake.occupy();
-    let (guard, ()) = tokio::join!(world.client.lock("k"), async {
-        // 9 s after the wait was asked for last: 18 s of the 27 s are left.
-        tokio::time::sleep(secs(19)).await;
-        world.fake.end(&holder, "RELEASED", "");
-    });
-    let guard = guard.unwrap();
-    assert!(guard.valid_for() > secs(17), "{:?}", guard.valid_for());
-    tokio::time::sleep(secs(2)).await;
-    assert!(guard.valid_for() > secs(25), "{:?}", guard.valid_for());
 }
 
 /// A wait is no renewal by itself: the call is that begins it.
@@ -129,32 +112,20 @@ async fn a_waiter_that_is_ended_is_told_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_ends_when_no_server_answers_for_a_ttl() {
-    let world = World::new();
-    world.fake.occupy();
-    world
-        .fake
-        .always("acquire", Act::Refuse(Status::unavailable("away")));
-    let start = tokio::time::Instant::now();
-    let error = world.client.lock("k").await.unwrap_err();
-    assert!(matches!(error, LockError::Wait(WaitError::Unavailable(_))));
-    assert!((secs(30)..secs(35)).contains(&start.elapsed()));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_wait_with_a_short_ttl_goes_on_for_as_long_as_any_call() {
-    let world = World::new();
-    world.fake.occupy();
-    world.fake.state().ttl = secs(2);
-    world
-        .fake
-        .always("acquire", Act::Refuse(Status::unavailable("away")));
-    let start = tokio::time::Instant::now();
-    let error = world.client.lock("k").await.unwrap_err();
-    assert!(matches!(error, LockError::Wait(WaitError::Unavailable(_))));
-    assert!((secs(15)..secs(16)).contains(&start.elapsed()));
-    // Whoever takes the entry over must learn of it before its TTL has passed.
-    assert!(world.fake.count("acquire") > 20);
+async fn a_wait_ends_when_no_server_answers_for_a_ttl_or_for_as_long_as_any_call() {
+    for (ttl, longest) in [(30, 30..35), (2, 15..16)] {
+        let world = World::new();
+        world.fake.occupy();
+        world.fake.state().ttl = secs(ttl);
+        world.fake.always("acquire", away());
+        let start = tokio::time::Instant::now();
+        let error = world.client.lock("k").await.unwrap_err();
+        let is_it = matches!(error, LockError::Wait(WaitError::Unavailable(_)));
+        assert!(is_it, "{error:?}");
+        assert!(longest.contains(&start.elapsed().as_secs()));
+        // Whoever takes the entry over must learn of it before its TTL has passed.
+        assert!(ttl > 2 || world.fake.count("acquire") > 20);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -135,31 +135,6 @@ mod tests {
         }
     }
 
-    /// Nobody ever writes to it, and a call that reads it waits for that.
-    #[test]
-    fn a_pipe_in_place_of_the_file_holds_up_no_call() {
-        let directory = std::env::temp_dir().join(format!("fermata-pipe-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let file = directory.join("token");
-        std::fs::write(&file, "fmt_one").unwrap();
-        let token = Token::from_file(&file).unwrap();
-        std::fs::remove_file(&file).unwrap();
-        let made = std::process::Command::new("mkfifo").arg(&file).status();
-        assert!(made.unwrap().success());
-        let mut why = None;
-        until(|| {
-            assert_eq!(sent(&token), "Bearer fmt_one");
-            why = token.read_failure();
-            why.is_some()
-        });
-        let why = why.unwrap();
-        assert!(why.ends_with("token: it is no regular file"), "{why}");
-        std::fs::remove_file(&file).unwrap();
-        std::fs::write(&file, "fmt_two").unwrap();
-        until(|| sent(&token) == "Bearer fmt_two");
-        std::fs::remove_dir_all(&directory).unwrap();
-    }
-
     #[test]
     fn a_token_goes_as_a_bearer_and_is_printed_nowhere() {
         let token = Token::from_text(" fmt_secret\n").unwrap();

@@ -84,6 +84,12 @@ impl Fake {
         self.state().always.insert(method, act);
     }
 
+    pub fn always_all(&self, methods: &[&'static str], act: Act) {
+        for method in methods {
+            self.always(method, act.clone());
+        }
+    }
+
     /// The same of all later calls of a method about one lockRef.
     pub fn always_about(&self, method: &'static str, lock_ref: &str, act: Act) {
         let about = (method, bare(lock_ref).to_owned());

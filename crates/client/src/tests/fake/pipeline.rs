@@ -89,54 +89,23 @@ fn note(fake: &Fake, came: usize, there: usize) {
 
 /// `metadata` are those of the stream.
 async fn answer(fake: &Fake, metadata: MetadataMap, call: PipelineCall) -> PipelineAnswer {
+    macro_rules! as_its_call {
+        ($method:ident, $ask:expr, $name:ident) => {
+            served(fake.$method(with(metadata, $ask)), Outcome::$name).await
+        };
+    }
     let served = match call.call.unwrap() {
-        Call::CreateLockRef(ask) => {
-            served(
-                fake.create_lock_ref(with(metadata, ask)),
-                Outcome::CreateLockRef,
-            )
-            .await
-        }
-        Call::AcquireLock(ask) => {
-            served(fake.acquire_lock(with(metadata, ask)), Outcome::AcquireLock).await
-        }
-        Call::RenewLocks(ask) => {
-            served(fake.renew_locks(with(metadata, ask)), Outcome::RenewLocks).await
-        }
-        Call::ReleaseLock(ask) => {
-            served(fake.release_lock(with(metadata, ask)), Outcome::ReleaseLock).await
-        }
-        Call::CriticalGet(ask) => {
-            served(fake.critical_get(with(metadata, ask)), Outcome::CriticalGet).await
-        }
-        Call::CriticalPut(ask) => {
-            served(fake.critical_put(with(metadata, ask)), Outcome::CriticalPut).await
-        }
-        Call::CriticalDelete(ask) => {
-            served(
-                fake.critical_delete(with(metadata, ask)),
-                Outcome::CriticalDelete,
-            )
-            .await
-        }
-        Call::OpenSession(ask) => {
-            served(fake.open_session(with(metadata, ask)), Outcome::OpenSession).await
-        }
-        Call::RenewSession(ask) => {
-            served(
-                fake.renew_session(with(metadata, ask)),
-                Outcome::RenewSession,
-            )
-            .await
-        }
-        Call::CloseSession(ask) => {
-            served(
-                fake.close_session(with(metadata, ask)),
-                Outcome::CloseSession,
-            )
-            .await
-        }
-        Call::Get(ask) => served(fake.get(with(metadata, ask)), Outcome::Get).await,
+        Call::CreateLockRef(ask) => as_its_call!(create_lock_ref, ask, CreateLockRef),
+        Call::AcquireLock(ask) => as_its_call!(acquire_lock, ask, AcquireLock),
+        Call::RenewLocks(ask) => as_its_call!(renew_locks, ask, RenewLocks),
+        Call::ReleaseLock(ask) => as_its_call!(release_lock, ask, ReleaseLock),
+        Call::CriticalGet(ask) => as_its_call!(critical_get, ask, CriticalGet),
+        Call::CriticalPut(ask) => as_its_call!(critical_put, ask, CriticalPut),
+        Call::CriticalDelete(ask) => as_its_call!(critical_delete, ask, CriticalDelete),
+        Call::OpenSession(ask) => as_its_call!(open_session, ask, OpenSession),
+        Call::RenewSession(ask) => as_its_call!(renew_session, ask, RenewSession),
+        Call::CloseSession(ask) => as_its_call!(close_session, ask, CloseSession),
+        Call::Get(ask) => as_its_call!(get, ask, Get),
         Call::KeepAlive(_) => Err(Status::unimplemented("the library has a stream for it")),
     };
     let (outcome, home) = served.unwrap_or_else(|status| {
