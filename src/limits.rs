@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::lock::{CoreLimits, Key};
 
 /// The most that `streams_per_connection_max` may be: each takes 1 KiB of the window of its connection.
-pub const STREAMS_PER_CONNECTION_MAX: u32 = 16 * 1024;
+const STREAMS_PER_CONNECTION_MAX: u32 = 16 * 1024;
 
 /// The size limit of the headers of a call.
 pub const HEADERS_BYTES_MAX: u32 = 16 * 1024;

@@ -1,9 +1,10 @@
 //! Clients that are known, and what each of them may do: what one has is of no use to another one, and what no rule allows is
 //! denied, on open streams as well.
 
+use std::fmt::Debug;
 use std::time::Duration;
 
-use fermata::access::{Access, AccessFiles, NewToken};
+use fermata::access::{Access, AccessFiles, NewToken, Policy};
 use fermata::engine::SessionCall;
 use fermata::lock::Secret;
 use fermata_proto::pipeline_call::Call;
@@ -13,14 +14,15 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Request, Status};
+use tonic::{Code, Request, Status, Streaming};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use uuid::Uuid;
 
-use crate::each_call::{self, AnyCall, Caller, Came, Holdings};
+use crate::ask;
+use crate::each_call::{AnyCall, Caller, Came, Holdings, calls_on_lock_ref, calls_on_session};
 use crate::pair::Pair;
-use crate::world::{World, code_and_reason};
+use crate::world::{World, done, refused};
 
 const WITHIN: Duration = Duration::from_secs(10);
 
@@ -72,44 +74,35 @@ pub fn by<T>(token: &NewToken, ask: T) -> Request<T> {
     request
 }
 
-pub fn create(key: &str, session: &str) -> CreateLockRefRequest {
-    CreateLockRefRequest {
-        key: key.to_owned(),
-        session: session.to_owned(),
-        request_id: Uuid::new_v4().to_string(),
-        ..Default::default()
-    }
+/// Denied by the rules.
+#[track_caller]
+pub fn denied<T: Debug>(
+    call: impl Future<Output = Result<T, Status>>,
+) -> impl Future<Output = Status> {
+    refused(call, Code::PermissionDenied, "NOT_ALLOWED")
 }
 
-pub fn acquire(lock_ref: &str) -> AcquireLockRequest {
-    AcquireLockRequest {
-        lock_ref: lock_ref.to_owned(),
-        ..Default::default()
-    }
+/// Not known by its login.
+#[track_caller]
+pub fn unknown<T: Debug>(
+    call: impl Future<Output = Result<T, Status>>,
+    reason: &str,
+) -> impl Future<Output = Status> {
+    refused(call, Code::Unauthenticated, reason)
 }
 
-pub fn put(lock_ref: &str) -> CriticalPutRequest {
-    CriticalPutRequest {
-        lock_ref: lock_ref.to_owned(),
-        value: "v".into(),
-        call_no: 0,
-    }
+/// Ended by the end of its login.
+#[track_caller]
+fn logged_out<T: Debug>(
+    call: impl Future<Output = Result<T, Status>>,
+) -> impl Future<Output = Status> {
+    refused(call, Code::Unavailable, "LOGIN_ENDED")
 }
 
-pub fn refused<T: std::fmt::Debug>(answer: Result<T, Status>) -> (Code, String) {
-    code_and_reason(answer)
-}
-
-pub fn login(reason: &str) -> (Code, String) {
-    (Code::Unauthenticated, reason.to_owned())
-}
-
-fn login_ended() -> (Code, String) {
-    (Code::Unavailable, "LOGIN_ENDED".to_owned())
-}
-
-pub fn denied() -> (Code, String) {
-    (Code::PermissionDenied, "NOT_ALLOWED".to_owned())
+/// What a stream goes on with, which it does soon.
+async fn next<T>(stream: &mut Streaming<T>) -> Result<T, Status> {
+    let next = timeout(WITHIN, stream.next()).await;
+    next.expect("nothing comes").expect("the stream has ended")
 }
 
 #[tokio::test]
@@ -117,106 +110,42 @@ async fn who_is_not_known_is_refused_and_probes_are_not() {
     let known = token("billing");
     let files = Files::new(&[&known], "");
     let world = World::with_access(files.access.clone()).await;
-    let mut client = world.client().await;
-    let nobody = client.create_lock_ref(create("k", "")).await;
-    assert_eq!(refused(nobody), login("LOGIN_MISSING"));
-    let stranger = client
-        .create_lock_ref(by(&token("billing"), create("k", "")))
-        .await;
-    assert_eq!(refused(stranger), login("LOGIN_REFUSED"));
-    let mut basic = Request::new(create("k", ""));
-    basic
-        .metadata_mut()
-        .insert("authorization", "Basic YTpi".parse().unwrap());
-    assert_eq!(
-        refused(client.create_lock_ref(basic).await),
-        login("LOGIN_REFUSED")
-    );
-    let mut admin = world.admin().await;
-    let listed = admin.list_locks(ListLocksRequest::default()).await;
-    assert_eq!(refused(listed), login("LOGIN_MISSING"));
-    let tables = admin.list_tables(ListTablesRequest::default()).await;
-    assert_eq!(refused(tables), login("LOGIN_MISSING"));
-    let watched = client.watch_lock(WatchLockRequest::default()).await;
-    assert_eq!(refused(watched.map(drop)), login("LOGIN_MISSING"));
+    let (mut client, mut admin) = (world.client().await, world.admin().await);
+    let create = || ask::create("k");
+    unknown(client.create_lock_ref(create()), "LOGIN_MISSING").await;
+    let stranger = by(&token("billing"), create());
+    unknown(client.create_lock_ref(stranger), "LOGIN_REFUSED").await;
+    let tables = admin.list_tables(ListTablesRequest::default());
+    unknown(tables, "LOGIN_MISSING").await;
+    let watched = client.watch_lock(WatchLockRequest::default());
+    unknown(watched, "LOGIN_MISSING").await;
 
     let mut health = HealthClient::new(world.channel().await);
     health.check(HealthCheckRequest::default()).await.unwrap();
-    let held = client
-        .create_lock_ref(by(&known, create("k", "")))
-        .await
-        .unwrap();
-    assert_eq!(held.into_inner().state(), LockState::Held);
+    let held = done(client.create_lock_ref(by(&known, create()))).await;
+    assert_eq!(held.state(), LockState::Held);
 }
 
 /// Each call with what somebody else has, as it is, and what comes of it.
 fn calls_of_another(has: &Holdings, sessions: &[&str]) -> Vec<(AnyCall, Came)> {
     let never = || Came::Refused(Code::NotFound, "NEVER_ISSUED".to_owned());
     let closed = || Came::Refused(Code::FailedPrecondition, "SESSION_CLOSED".to_owned());
-    let value = || Mutation {
-        value: "an intruder's".into(),
-        delete: false,
-    };
     let mut calls = Vec::new();
     for lock_ref in [&has.held.lock_ref, &has.waiting.lock_ref] {
-        let wait = AcquireLockRequest {
-            wait: Some(prost_types::Duration {
-                seconds: 0,
-                nanos: 1_000_000,
-            }),
-            read_value: true,
-            ..acquire(lock_ref)
-        };
-        let give_up = AcquireLockRequest {
-            give_up: true,
-            ..acquire(lock_ref)
-        };
-        let get = CriticalGetRequest {
-            lock_ref: lock_ref.clone(),
-            call_no: 0,
-        };
-        let put = CriticalPutRequest {
-            value: value().value,
-            ..put(lock_ref)
-        };
-        let delete = CriticalDeleteRequest {
-            lock_ref: lock_ref.clone(),
-            call_no: 0,
-        };
-        let renew = RenewLocksRequest {
-            lock_refs: vec![lock_ref.clone()],
-        };
-        let on_lock_ref = [
-            Call::AcquireLock(acquire(lock_ref)),
-            Call::AcquireLock(wait),
-            Call::AcquireLock(give_up),
-            Call::RenewLocks(renew),
-            Call::CriticalGet(get),
-            Call::CriticalPut(put),
-            Call::CriticalDelete(delete),
-            each_call::release(lock_ref, Some(value())),
-            each_call::release(lock_ref, None),
-        ];
-        calls.extend(on_lock_ref.map(|call| (AnyCall::Carried(call), never())));
-        calls.push((each_call::watch(lock_ref), never()));
+        let on_lock_ref = calls_on_lock_ref(lock_ref).into_iter();
+        calls.extend(on_lock_ref.map(|call| (call, never())));
     }
-    let mut carried = Vec::new();
     for lease in [&has.held.session, &has.waiting.session] {
-        carried.push((each_call::renew_session(lease), never()));
+        let [renew, keep_alive, ..] = calls_on_session(lease);
         let ended = Came::Ended(EndReason::NoLongerKept);
-        carried.push((each_call::keep_alive(lease), ended));
+        calls.extend([(renew, never()), (keep_alive, ended)]);
     }
     for session in sessions {
-        carried.push((each_call::renew_session(session), closed()));
         let ended = Came::Ended(EndReason::SessionClosed);
-        carried.push((each_call::keep_alive(session), ended));
-        let fill = create("another", session);
-        carried.push((Call::CreateLockRef(fill), closed()));
-        // As of one that nobody ever opened.
-        carried.push((each_call::close(session), Came::AlreadyClosed));
+        // To close it does as much as to close one that nobody ever opened.
+        let came = [closed(), ended, closed(), Came::AlreadyClosed];
+        calls.extend(calls_on_session(session).into_iter().zip(came));
     }
-    let carried = carried.into_iter();
-    calls.extend(carried.map(|(call, came)| (AnyCall::Carried(call), came)));
     calls
 }
 
@@ -250,8 +179,8 @@ async fn tries(callers: &mut [Caller<'_>; 2], has: &Holdings, sessions: &[&str])
 /// All that it has goes on, by calls by themselves and in frames.
 async fn goes_on(callers: &mut [Caller<'_>; 2], has: &Holdings, sessions: &[&str]) {
     for caller in callers {
-        let sessions = sessions.iter().copied().map(each_call::renew_session);
-        let calls = sessions.map(AnyCall::Carried);
+        let renew = |session: &&str| Call::RenewSession(ask::renew_session(session));
+        let calls = sessions.iter().map(renew).map(AnyCall::Carried);
         for call in has.calls_that_keep().into_iter().chain(calls) {
             if caller.makes(&call) {
                 assert_eq!(answered(caller, &call).await, Came::Done, "{call:?}");
@@ -267,36 +196,25 @@ async fn what_one_identity_has_is_of_no_use_to_another_one() {
     let world = World::with_access(files.access.clone()).await;
     let (mut client, mut admin) = (world.client().await, world.admin().await);
     let has = Holdings::of(&mut client, &ann, "k").await;
-    let describe = DescribeLockRequest {
-        key: "k".to_owned(),
-        ..Default::default()
-    };
-    let shown = admin.describe_lock(by(&bob, describe)).await.unwrap();
-    assert_eq!(shown.into_inner().holders[0].identity, "ann");
+    let shown = done(admin.describe_lock(by(&bob, ask::describe("k")))).await;
+    assert_eq!(shown.holders[0].identity, "ann");
 
     let mut strangers = Caller::both(&client, &admin, &bob).await;
     tries(&mut strangers, &has, &[&has.session]).await;
-    let get = CriticalGetRequest {
-        lock_ref: has.held.lock_ref.clone(),
-        call_no: 0,
-    };
-    let got = client.critical_get(by(&ann, get)).await.unwrap();
-    assert_eq!(got.into_inner().value, put("").value);
+    let get = ask::critical_get(&has.held.lock_ref);
+    let got = done(client.critical_get(by(&ann, get))).await;
+    assert_eq!(got.value, "the owner's");
     let mut owners = Caller::both(&client, &admin, &ann).await;
     goes_on(&mut owners, &has, &[&has.session]).await;
 
     // The same requests are others of Bob's, and find what they made where Ann repeats them.
-    let created = by(&bob, has.created.clone());
-    let created = client.create_lock_ref(created).await.unwrap().into_inner();
+    let created = done(client.create_lock_ref(by(&bob, has.created.clone()))).await;
     assert!(!created.already_existed && created.state() == LockState::Waiting);
-    let opened = by(&bob, has.opened.clone());
-    let opened = client.open_session(opened).await.unwrap().into_inner();
+    let opened = done(client.open_session(by(&bob, has.opened.clone()))).await;
     assert_ne!(opened.session, has.session);
-    let created = by(&ann, has.created.clone());
-    let created = client.create_lock_ref(created).await.unwrap().into_inner();
+    let created = done(client.create_lock_ref(by(&ann, has.created.clone()))).await;
     assert!(created.already_existed && created.lock_ref == has.held.lock_ref);
-    let opened = by(&ann, has.opened.clone());
-    let opened = client.open_session(opened).await.unwrap().into_inner();
+    let opened = done(client.open_session(by(&ann, has.opened.clone()))).await;
     assert_eq!(opened.session, has.session);
 }
 
@@ -344,31 +262,18 @@ async fn what_one_identity_has_at_another_replica_is_of_no_use_to_another_one() 
 #[tokio::test]
 async fn what_was_made_without_an_identity_lives_on_when_identities_are_switched_on() {
     let ann = token("ann");
-    let access = Access::open();
-    let world = World::with_access(access.clone()).await;
+    let files = Files::new(&[], "");
+    files.access.replace(Policy::default());
+    let world = World::with_access(files.access.clone()).await;
     let mut client = world.client().await;
-    let opened = client.open_session(OpenSessionRequest::default()).await;
-    let session = opened.unwrap().into_inner().session;
-    let held = client
-        .create_lock_ref(create("k", &session))
-        .await
-        .unwrap()
-        .into_inner();
-    let files = Files::new(&[&ann], "");
-    access.replace(
-        AccessFiles {
-            tokens: Some(files.directory.path().join("tokens")),
-            rules: None,
-        }
-        .read(false)
-        .unwrap(),
-    );
-    client
-        .critical_put(by(&ann, put(&held.lock_ref)))
-        .await
-        .unwrap();
-    let renew = RenewSessionRequest { session };
-    client.renew_session(by(&ann, renew)).await.unwrap();
+    let opened = done(client.open_session(OpenSessionRequest::default())).await;
+    let create = ask::create_in("k", &opened.session);
+    let held = done(client.create_lock_ref(create)).await;
+    files.replace(&[&ann], "");
+    let put = ask::critical_put(&held.lock_ref, "v");
+    done(client.critical_put(by(&ann, put))).await;
+    let renew = ask::renew_session(&opened.session);
+    done(client.renew_session(by(&ann, renew))).await;
 }
 
 #[tokio::test]
@@ -377,89 +282,43 @@ async fn a_token_that_is_taken_away_ends_what_goes_on_by_it_and_nothing_else() {
     let files = Files::new(&[&old, &other], "");
     let world = World::with_access(files.access.clone()).await;
     let mut client = world.client().await;
-    let held = client
-        .create_lock_ref(by(&old, create("k", "")))
-        .await
-        .unwrap()
-        .into_inner();
-    let others = client
-        .create_lock_ref(by(&other, create("o", "")))
-        .await
-        .unwrap()
-        .into_inner();
-    let watch = |lock_ref: &str| WatchLockRequest {
-        lock_ref: lock_ref.to_owned(),
-    };
-    let mut watched = client
-        .watch_lock(by(&old, watch(&held.lock_ref)))
-        .await
-        .unwrap()
-        .into_inner();
-    let mut others_watch = client
-        .watch_lock(by(&other, watch(&others.lock_ref)))
-        .await
-        .unwrap()
-        .into_inner();
-    watched.next().await.unwrap().unwrap();
-    others_watch.next().await.unwrap().unwrap();
+    let held = done(client.create_lock_ref(by(&old, ask::create("k")))).await;
+    let others = done(client.create_lock_ref(by(&other, ask::create("o")))).await;
+    let watch = by(&old, ask::watch(&held.lock_ref));
+    let mut watched = done(client.watch_lock(watch)).await;
+    let watch = by(&other, ask::watch(&others.lock_ref));
+    let mut others_watch = done(client.watch_lock(watch)).await;
+    next(&mut watched).await.unwrap();
+    next(&mut others_watch).await.unwrap();
     let (alive, stream) = mpsc::channel(1);
-    let answers = client
-        .keep_alive(by(&old, ReceiverStream::new(stream)))
-        .await;
-    let mut answers = answers.unwrap().into_inner();
-    let ask = || KeepAliveRequest {
-        session: held.session.clone(),
-    };
-    alive.send(ask()).await.unwrap();
-    answers.next().await.unwrap().unwrap();
-    let waiting = client
-        .create_lock_ref(by(&old, create("o", "")))
-        .await
-        .unwrap()
-        .into_inner();
+    let renewals = by(&old, ReceiverStream::new(stream));
+    let mut answers = done(client.keep_alive(renewals)).await;
+    alive.send(ask::keep_alive(&held.session)).await.unwrap();
+    next(&mut answers).await.unwrap();
+    let waiting = done(client.create_lock_ref(by(&old, ask::create("o")))).await;
+    let wait = by(&old, ask::wait(&waiting.lock_ref, 20));
     let mut waits = client.clone();
-    let wait = AcquireLockRequest {
-        wait: Some(prost_types::Duration {
-            seconds: 20,
-            nanos: 0,
-        }),
-        ..acquire(&waiting.lock_ref)
-    };
-    let wait = by(&old, wait);
     let wait = tokio::spawn(async move { waits.acquire_lock(wait).await });
 
     // Both at once, for as long as clients go from one to the other; then the new one alone.
     files.replace(&[&old, &new, &other], "");
-    alive.send(ask()).await.unwrap();
-    answers.next().await.unwrap().unwrap();
-    client
-        .critical_put(by(&new, put(&held.lock_ref)))
-        .await
-        .unwrap();
+    alive.send(ask::keep_alive(&held.session)).await.unwrap();
+    next(&mut answers).await.unwrap();
+    let put = || ask::critical_put(&held.lock_ref, "v");
+    done(client.critical_put(by(&new, put()))).await;
     files.replace(&[&new, &other], "");
-    let ended = tokio::time::timeout(WITHIN, watched.next()).await.unwrap();
-    assert_eq!(refused(ended.unwrap()), login_ended());
-    let ended = tokio::time::timeout(WITHIN, answers.next()).await.unwrap();
-    assert_eq!(refused(ended.unwrap()), login_ended());
-    assert_eq!(
-        refused(client.critical_put(by(&old, put(&held.lock_ref))).await),
-        login("LOGIN_REFUSED")
-    );
+    logged_out(next(&mut watched)).await;
+    logged_out(next(&mut answers)).await;
+    unknown(client.critical_put(by(&old, put())), "LOGIN_REFUSED").await;
     // A wait that began before ends at once.
-    let waited = tokio::time::timeout(WITHIN, wait).await.unwrap();
-    assert_eq!(refused(waited.unwrap()), login_ended());
-    let release = ReleaseLockRequest {
-        lock_ref: others.lock_ref.clone(),
-        ..Default::default()
-    };
-    client.release_lock(by(&other, release)).await.unwrap();
+    let waited = timeout(WITHIN, wait).await.unwrap().unwrap();
+    logged_out(async { waited }).await;
+    let release = by(&other, ask::release(&others.lock_ref));
+    done(client.release_lock(release)).await;
 
     // The lock is the identity's, whatever its token.
-    client
-        .critical_put(by(&new, put(&held.lock_ref)))
-        .await
-        .unwrap();
-    let lost = others_watch.next().await.unwrap().unwrap();
+    done(client.critical_put(by(&new, put()))).await;
+    let lost = next(&mut others_watch).await.unwrap();
     assert_eq!(lost.state(), LockState::Lost);
 }
 
@@ -468,50 +327,39 @@ async fn a_token_that_is_taken_away_ends_what_goes_on_by_it_and_nothing_else() {
 async fn a_backup_needs_both_and_ends_with_the_rule_that_allowed_it() {
     let (ann, bob, both) = (token("ann"), token("bob"), token("both"));
     let tokens = [&ann, &bob, &both];
-    let rule = |who: &str, table: &str, verbs: &str| {
-        format!("[[rule]]\nwho = [\"{who}\"]\ntable = \"{table}\"\nallow = [{verbs}]\n")
+    let rule = |who: &str, verbs: &str| {
+        format!("[[rule]]\nwho = [\"{who}\"]\ntable = \"*\"\nallow = [{verbs}]\n")
     };
-    let some = [
-        rule("ann", "*", "\"admin\", \"lock\""),
-        rule("bob", "*", "\"read\""),
-    ]
-    .concat();
-    let all = some.clone() + &rule("both", "*", "\"admin\", \"read\", \"lock\", \"write\"");
+    let some = rule("ann", "\"admin\", \"lock\"") + &rule("bob", "\"read\"");
+    let all = some.clone() + &rule("both", "\"admin\", \"read\", \"lock\", \"write\"");
     let files = Files::new(&tokens, &all);
     let world = World::with_access(files.access.clone()).await;
-    let mut client = world.client().await;
+    let (mut client, mut admin) = (world.client().await, world.admin().await);
     for key in ["a", "b", "c", "d"] {
-        let held = client.create_lock_ref(by(&both, create(key, ""))).await;
-        let put = CriticalPutRequest {
-            value: vec![7; 1_000_000].into(),
-            ..put(&held.unwrap().into_inner().lock_ref)
-        };
-        client.critical_put(by(&both, put)).await.unwrap();
+        let held = done(client.create_lock_ref(by(&both, ask::create(key)))).await;
+        let put = ask::critical_put(&held.lock_ref, vec![7; 1_000_000]);
+        done(client.critical_put(by(&both, put))).await;
     }
-    let mut admin = world.admin().await;
+    let backup = |who| by(who, BackupRequest::default());
     for who in [&ann, &bob] {
-        let begun = admin.backup(by(who, BackupRequest::default())).await;
-        assert_eq!(refused(begun.map(drop)), denied());
+        denied(admin.backup(backup(who))).await;
     }
-    let backup = admin.backup(by(&both, BackupRequest::default())).await;
-    let mut backup = backup.unwrap().into_inner();
-    backup.next().await.unwrap().unwrap();
+    let mut begun = done(admin.backup(backup(&both))).await;
+    next(&mut begun).await.unwrap();
     // The rest waits to be taken.
     files.replace(&tokens, &some);
     let ended = async {
         loop {
-            if let Err(status) = backup.next().await.unwrap() {
-                return status;
+            if let Err(status) = next(&mut begun).await {
+                return Err::<(), _>(status);
             }
         }
     };
-    let ended = tokio::time::timeout(WITHIN, ended).await.unwrap();
-    assert_eq!(refused(Err::<(), _>(ended)), denied());
+    denied(ended).await;
     // And the next one has its turn.
     files.replace(&tokens, &all);
-    let backup = admin.backup(by(&both, BackupRequest::default())).await;
-    let mut backup = backup.unwrap().into_inner();
-    while let Some(part) = backup.next().await {
+    let mut again = done(admin.backup(backup(&both))).await;
+    while let Some(part) = again.next().await {
         part.unwrap();
     }
 }

@@ -15,12 +15,11 @@ use tokio::time::sleep;
 use tonic::Code;
 use tonic::transport::Channel;
 
-use crate::access::{Files, acquire, by, create, put, token};
+use crate::access::{Files, by, token};
+use crate::ask;
 use crate::each_call::AnyCall::{self, Carried};
-use crate::each_call::{
-    Caller, Came, HOUR, Holdings, close, keep_alive, release, renew_session, watch,
-};
-use crate::world::{Client, World};
+use crate::each_call::{Caller, Came, HOUR, Holdings};
+use crate::world::{Client, World, done};
 
 const VERBS: [&str; 4] = ["lock", "read", "write", "admin"];
 
@@ -78,19 +77,19 @@ fn table() -> Vec<Needs> {
     use Reach::{Anywhere, Everything, Keys, Nowhere};
     vec![
         needs(Keys, &["lock"], |has| {
-            Carried(Call::CreateLockRef(create(&has.key, "")))
+            Carried(Call::CreateLockRef(ask::create(&has.key)))
         }),
         needs(Keys, &["lock"], |has| {
-            Carried(Call::CreateLockRef(create(&has.key, &has.session)))
+            Carried(Call::CreateLockRef(ask::create_in(&has.key, &has.session)))
         }),
         needs(Keys, &["lock", "read"], |has| {
             Carried(Call::CreateLockRef(CreateLockRefRequest {
                 read_value: true,
-                ..create(&has.key, "")
+                ..ask::create(&has.key)
             }))
         }),
         needs(Keys, &["lock"], |has| {
-            Carried(Call::AcquireLock(acquire(&has.waiting.lock_ref)))
+            Carried(Call::AcquireLock(ask::acquire(&has.waiting.lock_ref)))
         }),
         // One that waits is checked in another way.
         needs(Keys, &["lock"], |has| {
@@ -99,55 +98,47 @@ fn table() -> Vec<Needs> {
                     seconds: 0,
                     nanos: 1_000_000,
                 }),
-                ..acquire(&has.waiting.lock_ref)
+                ..ask::acquire(&has.waiting.lock_ref)
             }))
         }),
         needs(Keys, &["lock"], |has| {
-            Carried(Call::AcquireLock(AcquireLockRequest {
-                give_up: true,
-                ..acquire(&has.waiting.lock_ref)
-            }))
+            Carried(Call::AcquireLock(ask::give_up(&has.waiting.lock_ref)))
         }),
         needs(Keys, &["lock", "read"], |has| {
             Carried(Call::AcquireLock(AcquireLockRequest {
                 read_value: true,
-                ..acquire(&has.held.lock_ref)
+                ..ask::acquire(&has.held.lock_ref)
             }))
         }),
         needs(Keys, &["lock"], |has| {
-            Carried(Call::RenewLocks(RenewLocksRequest {
-                lock_refs: vec![has.held.lock_ref.clone()],
-            }))
+            Carried(Call::RenewLocks(ask::renew_locks(&[&has.held.lock_ref])))
         }),
         needs(Keys, &["lock"], |has| {
-            Carried(release(&has.held.lock_ref, None))
+            Carried(Call::ReleaseLock(ask::release(&has.held.lock_ref)))
         }),
         needs(Keys, &["lock", "write"], |has| {
-            let put = Mutation {
-                value: "the last one".into(),
-                delete: false,
-            };
-            Carried(release(&has.held.lock_ref, Some(put)))
+            Carried(Call::ReleaseLock(ask::release_with_put(
+                &has.held.lock_ref,
+                "last",
+            )))
         }),
         needs(Keys, &["lock", "read"], |has| {
-            Carried(Call::CriticalGet(CriticalGetRequest {
-                lock_ref: has.held.lock_ref.clone(),
-                call_no: 0,
-            }))
+            Carried(Call::CriticalGet(ask::critical_get(&has.held.lock_ref)))
         }),
         needs(Keys, &["lock", "write"], |has| {
-            Carried(Call::CriticalPut(CriticalPutRequest {
-                value: "another one".into(),
-                ..put(&has.held.lock_ref)
-            }))
+            Carried(Call::CriticalPut(ask::critical_put(
+                &has.held.lock_ref,
+                "another one",
+            )))
         }),
         needs(Keys, &["lock", "write"], |has| {
-            Carried(Call::CriticalDelete(CriticalDeleteRequest {
-                lock_ref: has.held.lock_ref.clone(),
-                call_no: 0,
-            }))
+            Carried(Call::CriticalDelete(ask::critical_delete(
+                &has.held.lock_ref,
+            )))
         }),
-        needs(Keys, &["lock"], |has| watch(&has.held.lock_ref)),
+        needs(Keys, &["lock"], |has| {
+            AnyCall::WatchLock(ask::watch(&has.held.lock_ref))
+        }),
         needs(Anywhere, &["lock"], |_| {
             Carried(Call::OpenSession(OpenSessionRequest {
                 ttl: HOUR,
@@ -155,54 +146,41 @@ fn table() -> Vec<Needs> {
             }))
         }),
         needs(Anywhere, &["lock"], |has| {
-            Carried(renew_session(&has.session))
+            Carried(Call::RenewSession(ask::renew_session(&has.session)))
         }),
         // A lockRef without a session is about a key.
         needs(Keys, &["lock"], |has| {
-            Carried(renew_session(&has.held.session))
+            Carried(Call::RenewSession(ask::renew_session(&has.held.session)))
         }),
-        needs(Anywhere, &["lock"], |has| Carried(keep_alive(&has.session))),
+        needs(Anywhere, &["lock"], |has| {
+            Carried(Call::KeepAlive(ask::keep_alive(&has.session)))
+        }),
         needs(Keys, &["lock"], |has| {
-            Carried(keep_alive(&has.held.session))
+            Carried(Call::KeepAlive(ask::keep_alive(&has.held.session)))
         }),
-        needs(Anywhere, &["lock"], |has| Carried(close(&has.session))),
+        needs(Anywhere, &["lock"], |has| {
+            Carried(Call::CloseSession(ask::close_session(&has.session)))
+        }),
         needs(Keys, &["read"], |has| {
-            Carried(Call::Get(GetRequest {
-                key: has.key.clone(),
-                ..Default::default()
-            }))
+            Carried(Call::Get(ask::get(&has.key)))
         }),
         // Each call on it is checked by itself.
         needs(Nowhere, &[], |_| AnyCall::Pipeline),
         needs(Nowhere, &[], |_| AnyCall::ListTables(Default::default())),
         needs(Keys, &["admin"], |has| {
-            AnyCall::ListLocks(ListLocksRequest {
-                key_prefix: has.key.clone(),
-                ..Default::default()
-            })
+            AnyCall::ListLocks(ask::list_locks(&has.key))
         }),
         needs_any(Keys, &["lock", "admin"], |has| {
-            AnyCall::DescribeLock(DescribeLockRequest {
-                key: has.key.clone(),
-                ..Default::default()
-            })
+            AnyCall::DescribeLock(ask::describe(&has.key))
         }),
         needs(Keys, &["admin"], |has| {
-            AnyCall::ForceRelease(ForceReleaseRequest {
-                name: public_part(&has.held.lock_ref).to_owned(),
-                reason: "stuck".to_owned(),
-                ..Default::default()
-            })
+            AnyCall::ForceRelease(ask::force(public_part(&has.held.lock_ref), "stuck"))
         }),
         needs(Everything, &["admin"], |_| {
             AnyCall::ListSessions(Default::default())
         }),
         needs(Everything, &["admin"], |has| {
-            AnyCall::EndSession(EndSessionRequest {
-                session_id: public_part(&has.session).to_owned(),
-                reason: "stuck".to_owned(),
-                ..Default::default()
-            })
+            AnyCall::EndSession(ask::end_session(public_part(&has.session)))
         }),
         needs(Everything, &["admin"], |_| {
             AnyCall::ListReplicas(Default::default())
@@ -297,37 +275,30 @@ impl Operator<'_> {
     async fn shown(&mut self, has: &Holdings) -> (Shown, Left) {
         let (mut entries, mut ended, mut left) = (Vec::new(), 0, Vec::new());
         for key in [has.key.clone(), Holdings::key_in_session(&has.key)] {
-            let ask = DescribeLockRequest {
-                key,
-                ..Default::default()
-            };
-            let queue = self.admin.describe_lock(by(self.token, ask)).await;
-            let queue = queue.unwrap().into_inner();
+            let ask = by(self.token, ask::describe(&key));
+            let queue = done(self.admin.describe_lock(ask)).await;
             for entry in queue.holders.iter().chain(&queue.waiters) {
                 entries.push(entry.name.clone());
                 left.push(entry.lease_left.unwrap());
             }
             ended += queue.ended.len();
         }
-        let ask = GetRequest {
-            key: has.key.clone(),
-            ..Default::default()
-        };
-        let value = self.client.get(by(self.token, ask)).await.unwrap();
+        let get = by(self.token, ask::get(&has.key));
+        let value = done(self.client.get(get)).await;
         let ask = ListSessionsRequest {
             page_size: 1_000,
             ..Default::default()
         };
-        let open = self.admin.list_sessions(by(self.token, ask)).await.unwrap();
+        let open = done(self.admin.list_sessions(by(self.token, ask))).await;
         let mut sessions = Vec::new();
-        for session in open.into_inner().sessions {
+        for session in open.sessions {
             sessions.push(session.session_id);
             left.push(session.lease_left.unwrap());
         }
         let shown = Shown {
             entries,
             ended,
-            value: value.into_inner(),
+            value,
             sessions,
         };
         let left = left.iter().map(|left| (left.seconds, left.nanos));

@@ -1,16 +1,18 @@
 //! What a client can get wrong, one row each: the answer says what was wrong, and nothing changed.
 
 mod bounds;
-mod calls;
 mod lock_refs;
 mod names;
+mod sent;
 mod stage;
 
 use fermata_proto::CriticalGetRequest;
 use tonic::{Code, Status};
 
-use crate::world::{code_and_reason, fields, has_retry_info};
-use calls::Call;
+use crate::access::token;
+use crate::ask;
+use crate::world::{code_and_reason, done, fields, has_retry_info};
+use sent::Sent;
 use stage::Stage;
 
 /// What is to come back.
@@ -29,14 +31,15 @@ enum Expected {
 
 struct Row {
     name: String,
-    call: Call,
+    sent: Sent,
     expected: Expected,
 }
 
-fn row(name: impl Into<String>, call: Call, expected: Expected) -> Row {
+fn row(what: impl std::fmt::Display, sent: impl Into<Sent>, expected: Expected) -> Row {
+    let sent = sent.into();
     Row {
-        name: name.into(),
-        call,
+        name: format!("{what}: {}", sent.method()),
+        sent,
         expected,
     }
 }
@@ -63,6 +66,11 @@ fn not_found(reason: &'static str, words: &str) -> Expected {
     refused(Code::NotFound, reason, words)
 }
 
+fn never_issued() -> Expected {
+    let words = "there was never such a lockRef, or such an entry";
+    not_found("NEVER_ISSUED", words)
+}
+
 fn precondition(reason: &'static str, words: &str) -> Expected {
     refused(Code::FailedPrecondition, reason, words)
 }
@@ -73,33 +81,34 @@ fn answered(shows: &[&str]) -> Expected {
 
 /// What is wrong with an answer.
 fn wrong(answer: &Result<String, Status>, expected: &Expected) -> Option<String> {
-    let right = match (answer, expected) {
-        (Ok(answer), Expected::Answered(shows)) => shows.iter().all(|text| answer.contains(text)),
-        (
-            Err(status),
-            Expected::Refused {
-                code,
-                reason,
-                field,
-                words,
-            },
-        ) => {
-            let refusal = code_and_reason(Err::<(), _>(status.clone()));
-            refusal == (*code, (*reason).to_owned())
-                && fields(status) == field.as_slice()
-                && has_retry_info(status) == (*code == Code::Unavailable)
-                && status.message().contains(words.as_str())
+    let (right, shown) = match (answer, expected) {
+        (Ok(answer), Expected::Answered(shows)) => {
+            let right = shows.iter().all(|text| answer.contains(text));
+            (right, answer.clone())
         }
-        (Ok(_), Expected::Refused { .. }) | (Err(_), Expected::Answered(_)) => false,
-    };
-    let shown = match answer {
-        Ok(answer) => answer.clone(),
-        Err(status) => format!(
-            "{:?} {:?} {}",
-            code_and_reason(Err::<(), _>(status.clone())),
-            fields(status),
-            status.message()
-        ),
+        (Ok(answer), Expected::Refused { .. }) => (false, answer.clone()),
+        (Err(status), _) => {
+            let (came, named) = (
+                code_and_reason(Err::<(), _>(status.clone())),
+                fields(status),
+            );
+            let shown = format!("{came:?} {named:?} {}", status.message());
+            let right = match expected {
+                Expected::Refused {
+                    code,
+                    reason,
+                    field,
+                    words,
+                } => {
+                    came == (*code, (*reason).to_owned())
+                        && named == field.as_slice()
+                        && has_retry_info(status) == (*code == Code::Unavailable)
+                        && status.message().contains(words.as_str())
+                }
+                Expected::Answered(_) => false,
+            };
+            (right, shown)
+        }
     };
     (!right).then(|| format!("{shown}\n  and not {expected:?}"))
 }
@@ -107,28 +116,27 @@ fn wrong(answer: &Result<String, Status>, expected: &Expected) -> Option<String>
 #[tokio::test]
 async fn bad_input_is_told_what_is_wrong_and_changes_nothing() {
     let stage = Stage::new().await;
+    let anybody = token("anybody");
     let before = stage.facts().await;
     assert!(before[0].contains("kept"), "{}", before[0]);
     let mut rows = names::keys_and_tables();
+    rows.extend(names::ends_by_force(&stage));
     rows.extend(lock_refs::lock_refs(&stage));
-    rows.extend(lock_refs::entry_names(&stage));
     rows.extend(lock_refs::holders_only(&stage));
     rows.extend(bounds::creates_and_sessions(&stage));
     rows.extend(bounds::messages(&stage));
     let mut failed = Vec::new();
-    for Row {
-        name,
-        call,
-        expected,
-    } in rows
-    {
-        let in_a_frame = call.clone().made_in_a_frame(&stage).await;
-        if let Some(wrong) = in_a_frame.and_then(|answer| wrong(&answer, &expected)) {
-            failed.push(format!("{name}, in a frame: {wrong}"));
-        }
-        let answer = call.made(&stage).await;
-        if let Some(wrong) = wrong(&answer, &expected) {
-            failed.push(format!("{name}: {wrong}"));
+    for row in rows {
+        let name = row.name;
+        for answer in row.sent.answers(&stage, &anybody).await {
+            if let Some(wrong) = wrong(&answer, &row.expected) {
+                failed.push(format!("{name}: {wrong}"));
+            }
+            let repeats = |status: &Status| status.message().contains(&stage.session);
+            assert!(
+                !answer.as_ref().is_err_and(repeats),
+                "{name} tells a secret"
+            );
         }
         for (now, before) in stage.facts().await.iter().zip(&before) {
             assert_eq!(now, before, "{name} changed something");
@@ -137,10 +145,9 @@ async fn bad_input_is_told_what_is_wrong_and_changes_nothing() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
     // Not even the number of a refused call counts.
     let get = CriticalGetRequest {
-        lock_ref: stage.held.lock_ref.clone(),
         call_no: 1,
+        ..ask::critical_get(&stage.held.lock_ref)
     };
-    let mut client = stage.client.clone();
-    let got = client.critical_get(get).await.unwrap().into_inner();
+    let got = done(stage.client.clone().critical_get(get)).await;
     assert_eq!(&got.value[..], b"kept");
 }

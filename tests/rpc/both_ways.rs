@@ -4,145 +4,110 @@ use fermata_proto::pipeline_answer::Outcome;
 use fermata_proto::pipeline_call::Call;
 use fermata_proto::*;
 
-use crate::pipeline::{Pipe, create_ask, put_ask, release_ask, wait_ask};
-use crate::world::{Client, World, code_and_reason};
-
-/// How the calls of [`all_calls`] are made.
-enum By {
-    Themselves(Client),
-    Frames(Pipe),
-}
+use crate::access::token;
+use crate::ask;
+use crate::each_call::Caller;
+use crate::world::{World, code_and_reason};
 
 macro_rules! made {
-    ($by:expr, $method:ident, $name:ident, $ask:expr) => {
-        match $by {
-            By::Themselves(client) => client.$method($ask).await.map(|made| made.into_inner()),
-            By::Frames(pipe) => match pipe.made(Call::$name($ask)).await {
-                Ok(Outcome::$name(made)) => Ok(made),
-                Ok(other) => panic!("{other:?}"),
-                Err(status) => Err(status),
-            },
+    ($by:expr, $name:ident, $ask:expr) => {
+        match $by.carried_as_it_is(Call::$name($ask)).await {
+            Ok(Outcome::$name(made)) => Ok(made),
+            Ok(other) => panic!("{other:?}"),
+            Err(status) => Err(status),
         }
     };
 }
 
 /// Every call of the contract that one answer ends, one after the other: what each says, but for what no two runs have in
 /// common.
-async fn all_calls(mut by: By) -> Vec<String> {
-    let by = &mut by;
+async fn all_calls(by: &mut Caller<'_>) -> Vec<String> {
     let mut said = Vec::new();
-    let opened = made!(by, open_session, OpenSession, OpenSessionRequest::default()).unwrap();
+    let opened = made!(by, OpenSession, OpenSessionRequest::default()).unwrap();
     said.push(format!("{:?} {:?}", opened.ttl, opened.disconnect_grace));
-    let held = made!(by, create_lock_ref, CreateLockRef, create_ask("a")).unwrap();
+    let held = made!(by, CreateLockRef, ask::create("a")).unwrap();
     said.push(format!(
         "{:?} {:?} {}",
         held.state(),
         held.ttl,
         held.durable
     ));
-    let ask = CreateLockRefRequest {
-        session: opened.session.clone(),
-        ..create_ask("a")
-    };
-    let waiter = made!(by, create_lock_ref, CreateLockRef, ask).unwrap();
+    let create = ask::create_in("a", &opened.session);
+    let waiter = made!(by, CreateLockRef, create).unwrap();
     said.push(format!("{:?} {}", waiter.state(), waiter.position));
-    let put = made!(
-        by,
-        critical_put,
-        CriticalPut,
-        put_ask(&held.lock_ref, "one")
-    )
-    .unwrap();
+    let put = made!(by, CriticalPut, ask::critical_put(&held.lock_ref, "one")).unwrap();
     said.push(format!("{}", put.durable));
     let get = CriticalGetRequest {
-        lock_ref: held.lock_ref.clone(),
         call_no: 3,
+        ..ask::critical_get(&held.lock_ref)
     };
-    let got = made!(by, critical_get, CriticalGet, get.clone()).unwrap();
+    let got = made!(by, CriticalGet, get.clone()).unwrap();
     said.push(format!("{:?} {}", got.value, got.exists));
-    let refused = made!(by, critical_get, CriticalGet, get).unwrap_err();
-    said.push(format!("{:?}", code_and_reason(Err::<(), _>(refused))));
-    let get = GetRequest {
-        key: "a".to_owned(),
-        ..Default::default()
-    };
-    let read = made!(by, get, Get, get.clone()).unwrap();
+    let again = made!(by, CriticalGet, get);
+    said.push(format!("{:?}", code_and_reason(again)));
+    let read = made!(by, Get, ask::get("a")).unwrap();
     said.push(format!("{:?} {}", read.value, read.exists));
-    let delete = CriticalDeleteRequest {
-        lock_ref: held.lock_ref.clone(),
-        call_no: 0,
-    };
-    made!(by, critical_delete, CriticalDelete, delete).unwrap();
-    let read = made!(by, get, Get, get).unwrap();
+    made!(by, CriticalDelete, ask::critical_delete(&held.lock_ref)).unwrap();
+    let read = made!(by, Get, ask::get("a")).unwrap();
     said.push(format!("{:?} {}", read.value, read.exists));
-    let renew = RenewSessionRequest {
-        session: held.session.clone(),
-    };
-    let renewed = made!(by, renew_session, RenewSession, renew).unwrap();
+    let renewed = made!(by, RenewSession, ask::renew_session(&held.session)).unwrap();
     said.push(format!("{:?} {}", renewed.ttl, renewed.durable));
-    let ask = RenewLocksRequest {
-        lock_refs: vec![
-            held.lock_ref.clone(),
-            waiter.lock_ref.clone(),
-            "no".to_owned(),
-        ],
-    };
-    let renewed = made!(by, renew_locks, RenewLocks, ask).unwrap();
-    for renewal in renewed.renewals {
+    let renew = ask::renew_locks(&[&held.lock_ref, &waiter.lock_ref, "no"]);
+    for renewal in made!(by, RenewLocks, renew).unwrap().renewals {
         said.push(match renewal.outcome.unwrap() {
             lock_renewal::Outcome::Renewed(lock) => format!("{:?}", lock.state()),
             lock_renewal::Outcome::Error(error) => error.reason,
         });
     }
-    let ask = AcquireLockRequest {
-        lock_ref: waiter.lock_ref.clone(),
-        ..Default::default()
-    };
-    let acquired = made!(by, acquire_lock, AcquireLock, ask).unwrap();
+    let acquired = made!(by, AcquireLock, ask::acquire(&waiter.lock_ref)).unwrap();
     said.push(format!("{:?} {}", acquired.state(), acquired.position));
-    let ask = ReleaseLockRequest {
-        put: Some(Mutation {
-            value: "two".into(),
-            delete: false,
-        }),
-        ..release_ask(&held.lock_ref)
-    };
+    let release = ask::release_with_put(&held.lock_ref, "two");
     for _ in 0..2 {
-        let released = made!(by, release_lock, ReleaseLock, ask.clone()).unwrap();
-        said.push(format!("{}", released.already_released));
+        let released = made!(by, ReleaseLock, release.clone()).unwrap();
+        said.push(format!("already released: {}", released.already_released));
     }
-    let ask = AcquireLockRequest {
+    let wait = AcquireLockRequest {
         read_value: true,
-        ..wait_ask(&waiter.lock_ref, 20)
+        ..ask::wait(&waiter.lock_ref, 20)
     };
-    let acquired = made!(by, acquire_lock, AcquireLock, ask).unwrap();
+    let acquired = made!(by, AcquireLock, wait).unwrap();
     said.push(format!("{:?} {:?}", acquired.state(), acquired.value));
     for _ in 0..2 {
-        let close = CloseSessionRequest {
-            session: opened.session.clone(),
-        };
-        let closed = made!(by, close_session, CloseSession, close).unwrap();
-        said.push(format!("{}", closed.already_closed));
+        let close = ask::close_session(&opened.session);
+        let closed = made!(by, CloseSession, close).unwrap();
+        said.push(format!("already closed: {}", closed.already_closed));
     }
-    let put = made!(
-        by,
-        critical_put,
-        CriticalPut,
-        put_ask(&acquired.lock_ref, "three")
-    );
+    let put = ask::critical_put(&acquired.lock_ref, "three");
     said.push(format!(
         "{:?}",
-        code_and_reason(Err::<(), _>(put.unwrap_err()))
+        code_and_reason(made!(by, CriticalPut, put))
     ));
+    let renew = made!(by, RenewSession, ask::renew_session(&opened.session));
+    said.push(format!("{:?}", code_and_reason(renew)));
     said
 }
 
 #[tokio::test]
 async fn each_call_says_the_same_by_itself_and_in_a_frame() {
-    let (world, other) = (World::new().await, World::new().await);
-    let by_themselves = all_calls(By::Themselves(world.client().await)).await;
-    let pipe = Pipe::open(&mut other.client().await).await;
-    let in_frames = all_calls(By::Frames(pipe)).await;
-    assert_eq!(in_frames, by_themselves);
-    assert!(by_themselves.len() > 15 && by_themselves.contains(&"Held b\"two\"".to_owned()));
+    let anybody = token("anybody");
+    let mut said = Vec::new();
+    for way in [0, 1] {
+        let world = World::new().await;
+        let (client, admin) = (world.client().await, world.admin().await);
+        let mut callers = Caller::both(&client, &admin, &anybody).await;
+        said.push(all_calls(&mut callers[way]).await);
+    }
+    assert_eq!(said[0], said[1]);
+    let expected = [
+        "(FailedPrecondition, \"CALL_NO_NOT_ABOVE\")",
+        "Waiting 1",
+        "already released: true",
+        "Held b\"two\"",
+        "already closed: true",
+        "(FailedPrecondition, \"SESSION_CLOSED\")",
+    ];
+    let mut said = said[0].iter();
+    for text in expected {
+        assert!(said.any(|one| one == text), "{text} in its turn");
+    }
 }

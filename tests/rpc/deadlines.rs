@@ -8,15 +8,12 @@ use tonic::body::Body;
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt as _;
 
+use crate::ask;
 use crate::lever::Mode;
 use crate::malformed;
 use crate::world::{
-    World, code_and_reason, create, has_retry_info, heard, hold, in_ms, in_time, until_in_time,
+    World, create, done, has_retry_info, heard, hold, in_ms, refused, until_in_time,
 };
-
-fn seconds(seconds: i64) -> Option<prost_types::Duration> {
-    Some(prost_types::Duration { seconds, nanos: 0 })
-}
 
 #[tokio::test]
 async fn a_wait_is_answered_with_waiting_before_the_deadline() {
@@ -25,22 +22,18 @@ async fn a_wait_is_answered_with_waiting_before_the_deadline() {
     hold(&mut client, "a").await;
     let waiter = create(&mut client, "a").await;
     for ms in [5, 50, 400, 1_500] {
+        // The longest that can be said: no clock overflows by it.
         let acquire = AcquireLockRequest {
-            lock_ref: waiter.lock_ref.clone(),
-            wait: seconds(60),
-            read_value: false,
-            give_up: false,
+            wait: ask::seconds(i64::MAX),
+            ..ask::acquire(&waiter.lock_ref)
         };
-        let (answer, took) = until_in_time(|| {
-            let (mut client, acquire) = (client.clone(), acquire.clone());
-            async move {
-                let started = Instant::now();
-                let answer = heard(client.acquire_lock(in_ms(acquire, ms)).await)?;
-                // On a busy machine the end of the wait may come so late that the server gives up first.
-                let gave_up = |status: &Status| status.code() == Code::Unavailable;
-                let in_time = !answer.as_ref().is_err_and(gave_up);
-                in_time.then(|| (answer.unwrap().into_inner(), started.elapsed()))
-            }
+        let (answer, took) = until_in_time(async || {
+            let started = Instant::now();
+            let answer = heard(client.acquire_lock(in_ms(acquire.clone(), ms)).await)?;
+            // On a busy machine the end of the wait may come so late that the server gives up first.
+            let gave_up = |status: &Status| status.code() == Code::Unavailable;
+            let in_time = !answer.as_ref().is_err_and(gave_up);
+            in_time.then(|| (answer.unwrap().into_inner(), started.elapsed()))
         })
         .await;
         assert_eq!((answer.state(), answer.position), (LockState::Waiting, 1));
@@ -58,32 +51,17 @@ async fn a_call_that_the_store_does_not_answer_is_unavailable_before_the_deadlin
     let held = hold(&mut client, "a").await;
     world.store.send_replace(Mode::Hangs);
     for ms in [20, 100, 600] {
-        let get = GetRequest {
-            key: "a".into(),
-            ..Default::default()
-        };
-        let read = in_time(|| {
-            let (mut client, get) = (client.clone(), get.clone());
-            async move { client.get(in_ms(get, ms)).await }
-        });
+        let read = until_in_time(async || heard(client.get(in_ms(ask::get("a"), ms)).await));
         let status = read.await.unwrap_err();
         assert_eq!(status.code(), Code::Unavailable, "{ms} ms: {status:?}");
         assert!(has_retry_info(&status), "{ms} ms: {status:?}");
     }
-    let put = CriticalPutRequest {
-        lock_ref: held.lock_ref,
-        value: "v".into(),
-        call_no: 0,
-    };
+    let put = ask::critical_put(&held.lock_ref, "v");
     let mut patient = world.patient_client().await;
-    let status = patient.critical_put(in_ms(put, 1_000)).await.unwrap_err();
+    let put = patient.critical_put(in_ms(put, 1_000));
+    let status = refused(put, Code::Unavailable, "OUTCOME_UNKNOWN").await;
     let info = status.get_details_error_info().unwrap();
-    let write = info.metadata.get("write");
-    assert_eq!(write.map(String::as_str), Some("unknown"));
-    assert_eq!(
-        code_and_reason(Err::<(), _>(status)),
-        (Code::Unavailable, "OUTCOME_UNKNOWN".into())
-    );
+    assert_eq!(info.metadata["write"], "unknown");
 }
 
 #[tokio::test]
@@ -91,9 +69,8 @@ async fn a_create_of_unknown_outcome_is_found_again_by_its_request_id() {
     let world = World::new().await;
     let mut client = world.client().await;
     let ask = CreateLockRefRequest {
-        key: "a".into(),
         request_id: "67e55044-10b1-426f-9247-bb680e5fe0c8".into(),
-        ..Default::default()
+        ..ask::create("a")
     };
     world.store.send_replace(Mode::Hangs);
     let mut patient = world.patient_client().await;
@@ -103,45 +80,10 @@ async fn a_create_of_unknown_outcome_is_found_again_by_its_request_id() {
         .unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
     world.store.send_replace(Mode::Works);
-    let created = client.create_lock_ref(ask).await.unwrap().into_inner();
+    let created = done(client.create_lock_ref(ask)).await;
     assert_eq!(created.state(), LockState::Held);
     let other = create(&mut client, "a").await;
     assert_eq!(other.position, 1);
-}
-
-#[tokio::test]
-async fn a_call_without_a_deadline_has_the_servers() {
-    let limits = Limits {
-        call_max_ms: 200,
-        ..Limits::default()
-    };
-    let world = World::with(limits).await;
-    let mut client = world.client().await;
-    world.store.send_replace(Mode::Hangs);
-    let started = Instant::now();
-    let get = GetRequest {
-        key: "a".into(),
-        ..Default::default()
-    };
-    let status = client.get(get).await.unwrap_err();
-    assert_eq!(status.code(), Code::Unavailable);
-    assert!(started.elapsed() < Limits::default().call_max());
-}
-
-#[tokio::test]
-async fn a_call_whose_message_never_comes_is_answered_too() {
-    let world = World::new().await;
-    let never =
-        futures_util::stream::pending::<Result<http_body::Frame<bytes::Bytes>, tonic::Status>>();
-    let status = malformed::call(
-        &world,
-        "/fermata.v1.LockService/Get",
-        Body::new(http_body_util::StreamBody::new(never)),
-        &[("grpc-timeout", "2S")],
-    )
-    .await;
-    assert_eq!(status.code(), Code::Unavailable);
-    assert!(has_retry_info(&status));
 }
 
 /// The longest that gRPC can say, eleven thousand years.
@@ -165,30 +107,24 @@ async fn a_deadline_of_ages_does_not_take_over_from_the_limit_of_the_server() {
     let held = hold(&mut client, "a").await;
     world.store.send_replace(Mode::Hangs);
     let begun = Instant::now();
-    let get = GetRequest {
-        key: "b".to_owned(),
-        ..Default::default()
-    };
-    let read = client.get(for_ages(get.clone())).await.unwrap_err();
-    assert_eq!(read.code(), Code::Unavailable);
-    let put = CriticalPutRequest {
-        lock_ref: held.lock_ref,
-        value: "v".into(),
-        call_no: 0,
-    };
-    let written = client.critical_put(for_ages(put)).await.unwrap_err();
-    assert_eq!(written.code(), Code::Unavailable);
+    let get = ask::get("b");
+    let put = ask::critical_put(&held.lock_ref, "v");
     let listed = world
         .admin()
         .await
         .list_locks(for_ages(ListLocksRequest::default()))
         .await;
-    assert_eq!(listed.unwrap_err().code(), Code::Unavailable);
+    let codes = [
+        client.get(for_ages(get.clone())).await.unwrap_err().code(),
+        client.critical_put(for_ages(put)).await.unwrap_err().code(),
+        listed.unwrap_err().code(),
+    ];
+    assert_eq!(codes, [Code::Unavailable; 3]);
 
     // The same of a call in a frame, and of one whose message never comes.
     let call = PipelineCall {
         call_id: 1,
-        timeout: seconds(315_576_000_000),
+        timeout: ask::seconds(315_576_000_000),
         call: Some(pipeline_call::Call::Get(get)),
     };
     let frame = PipelineRequest {
@@ -196,7 +132,7 @@ async fn a_deadline_of_ages_does_not_take_over_from_the_limit_of_the_server() {
         ..Default::default()
     };
     let asks = futures_util::stream::iter([frame]);
-    let mut answers = client.pipeline(for_ages(asks)).await.unwrap().into_inner();
+    let mut answers = done(client.pipeline(for_ages(asks))).await;
     let answer = answers.message().await.unwrap().unwrap().answers.remove(0);
     let Some(pipeline_answer::Outcome::Error(error)) = answer.outcome else {
         panic!("{answer:?}");

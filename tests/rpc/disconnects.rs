@@ -18,7 +18,8 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Code, Request, Streaming};
 
-use crate::world::{Client, World, create, in_ms};
+use crate::ask;
+use crate::world::{Client, World, create, done, in_ms};
 
 /// Beside a TTL of 30 s.
 const GRACE: Duration = Duration::from_millis(1_000);
@@ -27,28 +28,17 @@ fn wire(span: Duration) -> Option<prost_types::Duration> {
     Some(prost_types::Duration::try_from(span).unwrap())
 }
 
-fn alive(session: &str) -> KeepAliveRequest {
-    KeepAliveRequest {
-        session: session.to_owned(),
-    }
-}
-
 /// A session, and a lockRef in it that holds this key.
 async fn hold(client: &mut Client, key: &str) -> (String, String) {
     let ask = OpenSessionRequest {
         disconnect_grace: wire(GRACE),
         ..Default::default()
     };
-    let opened = client.open_session(ask).await.unwrap().into_inner();
+    let opened = done(client.open_session(ask)).await;
     assert_eq!(opened.disconnect_grace, wire(GRACE));
     assert_eq!(opened.valid_for, wire(GRACE));
     assert_eq!(opened.ttl, wire(Duration::from_secs(30)));
-    let ask = CreateLockRefRequest {
-        key: key.to_owned(),
-        session: opened.session.clone(),
-        ..Default::default()
-    };
-    let held = client.create_lock_ref(ask).await.unwrap().into_inner();
+    let held = done(client.create_lock_ref(ask::create_in(key, &opened.session))).await;
     assert_eq!(held.state(), LockState::Held);
     assert_eq!(held.valid_for, wire(GRACE));
     (opened.session, held.lock_ref)
@@ -78,14 +68,14 @@ impl Alive {
         Alive {
             session: session.to_owned(),
             asks: Some(asks),
-            answers: answers.await.unwrap().into_inner(),
+            answers: done(answers).await,
         }
     }
 
     /// A renewal, answered.
     async fn ping(&mut self) {
         let asks = self.asks.as_ref().unwrap();
-        asks.send(alive(&self.session)).await.unwrap();
+        asks.send(ask::keep_alive(&self.session)).await.unwrap();
         let answer = self.answers.next().await.unwrap().unwrap();
         assert_eq!(answer.reason(), EndReason::Unspecified);
         assert_eq!(answer.valid_for, wire(GRACE));
@@ -95,13 +85,7 @@ impl Alive {
 
 /// Waits for the lock, for less than the TTL of who has it.
 async fn acquire(client: &mut Client, lock_ref: &str) {
-    let ask = AcquireLockRequest {
-        lock_ref: lock_ref.to_owned(),
-        wait: wire(Duration::from_secs(20)),
-        read_value: false,
-        give_up: false,
-    };
-    let acquired = client.acquire_lock(ask).await.unwrap().into_inner();
+    let acquired = done(client.acquire_lock(ask::wait(lock_ref, 20))).await;
     assert_eq!(acquired.state(), LockState::Held);
 }
 
@@ -141,7 +125,7 @@ async fn however_a_stream_ends_its_session_ends_after_its_grace_and_not_before()
             Deadline => Some(stream),
             Refused => {
                 let asks = stream.asks.as_ref().unwrap();
-                asks.send(alive("nonsense")).await.unwrap();
+                asks.send(ask::keep_alive("nonsense")).await.unwrap();
                 Some(stream)
             }
             GivenUp => {
@@ -155,12 +139,9 @@ async fn however_a_stream_ends_its_session_ends_after_its_grace_and_not_before()
         };
         acquire(&mut next, &waiting.lock_ref).await;
         assert!(sent.elapsed() >= GRACE, "{end:?}: {:?}", sent.elapsed());
-        let ended = own.renew_session(RenewSessionRequest { session }).await;
-        assert_eq!(
-            ended.unwrap_err().code(),
-            Code::FailedPrecondition,
-            "{end:?}"
-        );
+        let ended = own.renew_session(ask::renew_session(&session)).await;
+        let code = ended.unwrap_err().code();
+        assert_eq!(code, Code::FailedPrecondition, "{end:?}");
         drop(kept);
     }
 }
@@ -183,21 +164,15 @@ async fn a_session_lives_on_where_another_stream_takes_the_place_of_one_that_end
     }
     // And nothing at all for longer than the grace, while it is open.
     sleep(2 * GRACE).await;
-    let get = CriticalGetRequest {
-        lock_ref: held,
-        call_no: 0,
-    };
-    let got = client.critical_get(get).await.unwrap().into_inner();
+    let got = done(client.critical_get(ask::critical_get(&held))).await;
     assert_eq!(got.valid_for, wire(GRACE));
-    let renewed = client.renew_session(RenewSessionRequest {
-        session: session.clone(),
-    });
-    let renewed = renewed.await.unwrap().into_inner();
+    let renewed = done(client.renew_session(ask::renew_session(&session))).await;
     assert_eq!(renewed.disconnect_grace, wire(GRACE));
     assert_eq!(renewed.valid_for, wire(GRACE));
     let mut admin = world.admin().await;
-    let listed = admin.list_sessions(ListSessionsRequest::default());
-    let listed = listed.await.unwrap().into_inner().sessions;
+    let listed = done(admin.list_sessions(ListSessionsRequest::default()))
+        .await
+        .sessions;
     assert_eq!(listed[0].session_id, public_part(&session));
     assert_eq!(listed[0].disconnect_grace, wire(GRACE));
 }

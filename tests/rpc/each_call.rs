@@ -10,15 +10,13 @@ use tonic::transport::Channel;
 use tonic::{Code, Response, Status, Streaming};
 use uuid::Uuid;
 
-use crate::access::{acquire, by, create, put};
+use crate::access::by;
+use crate::ask;
 use crate::pipeline::Pipe;
-use crate::world::{Client, code_and_reason};
+use crate::world::{Client, code_and_reason, done};
 
 /// Longer than any test takes.
-pub const HOUR: Option<prost_types::Duration> = Some(prost_types::Duration {
-    seconds: 3_600,
-    nanos: 0,
-});
+pub const HOUR: Option<prost_types::Duration> = ask::seconds(3_600);
 
 /// A call of LockService or LockAdmin.
 #[derive(Clone, Debug)]
@@ -48,6 +46,22 @@ impl AnyCall {
     }
 }
 
+/// What a call was answered with; of a stream its first message.
+pub enum Answer {
+    Carried(Outcome),
+    /// As its fields show.
+    Other(String),
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Answer::Carried(outcome) => write!(f, "{outcome:?}"),
+            Answer::Other(shown) => f.write_str(shown),
+        }
+    }
+}
+
 /// What came of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Came {
@@ -62,32 +76,24 @@ pub enum Came {
 }
 
 impl Came {
-    fn of(made: Result<Outcome, Status>) -> Came {
+    pub fn of(made: &Result<Answer, Status>) -> Came {
         match made {
-            Ok(Outcome::RenewLocks(answer)) => {
-                let mut outcomes = answer.renewals.into_iter().map(|one| one.outcome.unwrap());
-                let failed = outcomes.find_map(|outcome| match outcome {
-                    lock_renewal::Outcome::Renewed(_) => None,
-                    lock_renewal::Outcome::Error(error) => Some(error),
-                });
-                failed.map_or(Came::Done, |error| {
-                    Came::Refused(Code::from_i32(error.code), error.reason)
-                })
+            Ok(Answer::Carried(Outcome::KeepAlive(answer))) => {
+                match (answer.reason(), answer.ttl) {
+                    (EndReason::Unspecified, Some(_)) => Came::Done,
+                    (EndReason::Unspecified, None) => Came::NothingSaid,
+                    (reason, _) => Came::Ended(reason),
+                }
             }
-            Ok(Outcome::KeepAlive(answer)) => match (answer.reason(), answer.ttl) {
-                (EndReason::Unspecified, Some(_)) => Came::Done,
-                (EndReason::Unspecified, None) => Came::NothingSaid,
-                (reason, _) => Came::Ended(reason),
-            },
-            Ok(Outcome::CloseSession(answer)) if answer.already_closed => Came::AlreadyClosed,
+            Ok(Answer::Carried(Outcome::CloseSession(answer))) if answer.already_closed => {
+                Came::AlreadyClosed
+            }
             Ok(_) => Came::Done,
-            Err(status) => Came::refused(status),
+            Err(status) => {
+                let (code, reason) = code_and_reason(Err::<(), _>(status.clone()));
+                Came::Refused(code, reason)
+            }
         }
-    }
-
-    fn refused(status: Status) -> Came {
-        let (code, reason) = code_and_reason(Err::<(), _>(status));
-        Came::Refused(code, reason)
     }
 }
 
@@ -127,33 +133,48 @@ impl<'a> Caller<'a> {
         self.pipe.is_none() || matches!(call, AnyCall::Carried(_))
     }
 
-    /// Makes a call. Of a stream the beginning is enough.
     pub async fn made(&mut self, call: AnyCall) -> Came {
-        let (client, admin, token) = (&mut self.client, &mut self.admin, self.token);
-        let done = match call {
-            AnyCall::Carried(call) => return Came::of(self.carried(call).await),
-            AnyCall::WatchLock(ask) => begun(client.watch_lock(by(token, ask)).await).await,
-            AnyCall::Pipeline => {
-                let frames = tokio_stream::empty::<PipelineRequest>();
-                client.pipeline(by(token, frames)).await.map(drop)
-            }
-            AnyCall::ListTables(ask) => admin.list_tables(by(token, ask)).await.map(drop),
-            AnyCall::ListLocks(ask) => admin.list_locks(by(token, ask)).await.map(drop),
-            AnyCall::DescribeLock(ask) => admin.describe_lock(by(token, ask)).await.map(drop),
-            AnyCall::ForceRelease(ask) => admin.force_release(by(token, ask)).await.map(drop),
-            AnyCall::ListSessions(ask) => admin.list_sessions(by(token, ask)).await.map(drop),
-            AnyCall::EndSession(ask) => admin.end_session(by(token, ask)).await.map(drop),
-            AnyCall::ListReplicas(ask) => admin.list_replicas(by(token, ask)).await.map(drop),
-            AnyCall::DescribeActivity(ask) => {
-                admin.describe_activity(by(token, ask)).await.map(drop)
-            }
-            AnyCall::Backup(ask) => begun(admin.backup(by(token, ask)).await).await,
-        };
-        done.map_or_else(Came::refused, |()| Came::Done)
+        Came::of(&self.asked(call).await)
     }
 
-    /// Makes a call that a Pipeline carries as well.
+    pub async fn asked(&mut self, call: AnyCall) -> Result<Answer, Status> {
+        let (client, admin, token) = (&mut self.client, &mut self.admin, self.token);
+        let other = match call {
+            AnyCall::Carried(call) => return self.carried(call).await.map(Answer::Carried),
+            AnyCall::WatchLock(ask) => first(client.watch_lock(by(token, ask)).await).await,
+            AnyCall::Pipeline => {
+                let frames = tokio_stream::empty::<PipelineRequest>();
+                client.pipeline(by(token, frames)).await.map(shown)
+            }
+            AnyCall::ListTables(ask) => admin.list_tables(by(token, ask)).await.map(shown),
+            AnyCall::ListLocks(ask) => admin.list_locks(by(token, ask)).await.map(shown),
+            AnyCall::DescribeLock(ask) => admin.describe_lock(by(token, ask)).await.map(shown),
+            AnyCall::ForceRelease(ask) => admin.force_release(by(token, ask)).await.map(shown),
+            AnyCall::ListSessions(ask) => admin.list_sessions(by(token, ask)).await.map(shown),
+            AnyCall::EndSession(ask) => admin.end_session(by(token, ask)).await.map(shown),
+            AnyCall::ListReplicas(ask) => admin.list_replicas(by(token, ask)).await.map(shown),
+            AnyCall::DescribeActivity(ask) => {
+                admin.describe_activity(by(token, ask)).await.map(shown)
+            }
+            AnyCall::Backup(ask) => first(admin.backup(by(token, ask)).await).await,
+        };
+        other.map(Answer::Other)
+    }
+
+    /// Makes a call that a Pipeline carries as well. The first lockRef that was not renewed is what comes of RenewLocks.
     pub async fn carried(&mut self, call: Call) -> Result<Outcome, Status> {
+        let outcome = self.carried_as_it_is(call).await?;
+        if let Outcome::RenewLocks(answer) = &outcome {
+            for renewal in &answer.renewals {
+                if let Some(lock_renewal::Outcome::Error(error)) = &renewal.outcome {
+                    return Err(status_of(error));
+                }
+            }
+        }
+        Ok(outcome)
+    }
+
+    pub async fn carried_as_it_is(&mut self, call: Call) -> Result<Outcome, Status> {
         if let Some(pipe) = &mut self.pipe {
             return pipe.made(call).await;
         }
@@ -183,10 +204,59 @@ impl<'a> Caller<'a> {
     }
 }
 
+fn shown<T: std::fmt::Debug>(answer: Response<T>) -> String {
+    format!("{:?}", answer.into_inner())
+}
+
 /// What a stream begins with.
-async fn begun<T>(stream: Result<Response<Streaming<T>>, Status>) -> Result<(), Status> {
-    let first = stream?.into_inner().next().await;
-    first.unwrap().map(drop)
+async fn first<T: std::fmt::Debug>(
+    stream: Result<Response<Streaming<T>>, Status>,
+) -> Result<String, Status> {
+    let first = stream?.into_inner().next().await.unwrap()?;
+    Ok(format!("{first:?}"))
+}
+
+/// The status that this lock of many would have had by itself.
+pub fn status_of(error: &LockError) -> Status {
+    let code = Code::from_i32(error.code);
+    Status::with_details(code, error.message.clone(), error.details.clone())
+}
+
+/// Each call that takes a lockRef, with this text.
+pub fn calls_on_lock_ref(text: &str) -> Vec<AnyCall> {
+    let wait = AcquireLockRequest {
+        wait: Some(prost_types::Duration {
+            seconds: 0,
+            nanos: 1_000_000,
+        }),
+        read_value: true,
+        ..ask::acquire(text)
+    };
+    let calls = [
+        Call::AcquireLock(ask::acquire(text)),
+        Call::AcquireLock(wait),
+        Call::AcquireLock(ask::give_up(text)),
+        Call::RenewLocks(ask::renew_locks(&[text])),
+        Call::CriticalGet(ask::critical_get(text)),
+        Call::CriticalPut(ask::critical_put(text, "an intruder's")),
+        Call::CriticalDelete(ask::critical_delete(text)),
+        Call::ReleaseLock(ask::release_with_put(text, "an intruder's")),
+        Call::ReleaseLock(ask::release(text)),
+    ];
+    let mut calls: Vec<AnyCall> = calls.into_iter().map(AnyCall::Carried).collect();
+    calls.push(AnyCall::WatchLock(ask::watch(text)));
+    calls
+}
+
+/// Each call that takes a session, with this text: the first two take a lockRef as well.
+pub fn calls_on_session(text: &str) -> [AnyCall; 4] {
+    [
+        Call::RenewSession(ask::renew_session(text)),
+        Call::KeepAlive(ask::keep_alive(text)),
+        Call::CreateLockRef(ask::create_in("another", text)),
+        Call::CloseSession(ask::close_session(text)),
+    ]
+    .map(AnyCall::Carried)
 }
 
 /// What one client has: a lock with a value, an entry that waits for it, and a session with a lock of its own.
@@ -211,31 +281,40 @@ impl Holdings {
             ttl: HOUR,
             ..Default::default()
         };
-        let session = client.open_session(by(who, opened.clone())).await;
-        let session = session.unwrap().into_inner().session;
-        let in_session = create(&Holdings::key_in_session(key), &session);
-        client.create_lock_ref(by(who, in_session)).await.unwrap();
+        let session = done(client.open_session(by(who, opened.clone())))
+            .await
+            .session;
+        let in_session = ask::create_in(&Holdings::key_in_session(key), &session);
+        done(client.create_lock_ref(by(who, in_session))).await;
         let entry = || CreateLockRefRequest {
+            request_id: Uuid::new_v4().to_string(),
             ttl: HOUR,
-            ..create(key, "")
+            ..ask::create(key)
         };
         let created = entry();
-        let held = client.create_lock_ref(by(who, created.clone())).await;
-        let held = held.unwrap();
-        let home = held.metadata().get(HOME_ID).unwrap().to_str().unwrap();
-        let home = home.to_owned();
+        let held = client
+            .create_lock_ref(by(who, created.clone()))
+            .await
+            .unwrap();
+        let home = held
+            .metadata()
+            .get(HOME_ID)
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .to_owned();
         let held = held.into_inner();
         assert_eq!(held.state(), LockState::Held);
-        let value = put(&held.lock_ref);
-        client.critical_put(by(who, value)).await.unwrap();
-        let waiting = client.create_lock_ref(by(who, entry())).await.unwrap();
+        let put = ask::critical_put(&held.lock_ref, "the owner's");
+        done(client.critical_put(by(who, put))).await;
+        let waiting = done(client.create_lock_ref(by(who, entry()))).await;
         Holdings {
             key: key.to_owned(),
             opened,
             session,
             created,
             held,
-            waiting: waiting.into_inner(),
+            waiting,
             home,
         }
     }
@@ -248,58 +327,19 @@ impl Holdings {
     /// Each call on it that ends nothing of it.
     pub fn calls_that_keep(&self) -> Vec<AnyCall> {
         let (held, waiting) = (&self.held.lock_ref, &self.waiting.lock_ref);
-        let get = CriticalGetRequest {
-            lock_ref: held.clone(),
-            call_no: 0,
-        };
-        let renew = RenewLocksRequest {
-            lock_refs: vec![held.clone(), waiting.clone()],
-        };
         let mut calls = vec![
-            Call::AcquireLock(acquire(held)),
-            Call::AcquireLock(acquire(waiting)),
-            Call::RenewLocks(renew),
-            Call::CriticalGet(get),
-            Call::CriticalPut(put(held)),
+            Call::AcquireLock(ask::acquire(held)),
+            Call::AcquireLock(ask::acquire(waiting)),
+            Call::RenewLocks(ask::renew_locks(&[held, waiting])),
+            Call::CriticalGet(ask::critical_get(held)),
+            Call::CriticalPut(ask::critical_put(held, "the owner's")),
         ];
         for session in [&self.session, &self.held.session, &self.waiting.session] {
-            calls.push(renew_session(session));
-            calls.push(keep_alive(session));
+            calls.push(Call::RenewSession(ask::renew_session(session)));
+            calls.push(Call::KeepAlive(ask::keep_alive(session)));
         }
         let mut calls: Vec<AnyCall> = calls.into_iter().map(AnyCall::Carried).collect();
-        calls.push(watch(held));
+        calls.push(AnyCall::WatchLock(ask::watch(held)));
         calls
     }
-}
-
-pub fn renew_session(session: &str) -> Call {
-    Call::RenewSession(RenewSessionRequest {
-        session: session.to_owned(),
-    })
-}
-
-pub fn keep_alive(session: &str) -> Call {
-    Call::KeepAlive(KeepAliveRequest {
-        session: session.to_owned(),
-    })
-}
-
-pub fn close(session: &str) -> Call {
-    Call::CloseSession(CloseSessionRequest {
-        session: session.to_owned(),
-    })
-}
-
-pub fn release(lock_ref: &str, put: Option<Mutation>) -> Call {
-    Call::ReleaseLock(ReleaseLockRequest {
-        lock_ref: lock_ref.to_owned(),
-        put,
-        call_no: 0,
-    })
-}
-
-pub fn watch(lock_ref: &str) -> AnyCall {
-    AnyCall::WatchLock(WatchLockRequest {
-        lock_ref: lock_ref.to_owned(),
-    })
 }

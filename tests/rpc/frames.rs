@@ -66,6 +66,15 @@ impl Frames {
         })
     }
 
+    /// A connection whose server takes what its settings say: more than HTTP/2 grants at first.
+    pub async fn greeted(engine: &Engine) -> Frames {
+        let mut greeted = Frames::to(engine);
+        greeted.send(&hello()).await;
+        greeted.ping().await;
+        greeted.send(&frame(SETTINGS, ACK, 0, &[])).await;
+        greeted
+    }
+
     pub async fn send(&mut self, bytes: &[u8]) {
         self.io.write_all(bytes).await.unwrap();
     }

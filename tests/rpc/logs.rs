@@ -4,10 +4,10 @@ use std::io::Write;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use fermata_client::public_part;
-use fermata_proto::*;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::world::{World, hold};
+use crate::ask;
+use crate::world::{World, done, hold};
 
 /// What this program logged since somebody asked.
 #[derive(Clone, Default)]
@@ -59,35 +59,18 @@ async fn a_call_is_logged_with_the_name_of_its_entry_and_without_secret_or_value
     let world = World::new().await;
     let mut client = world.client().await;
     let held = hold(&mut client, "logged-42").await;
-    let put = CriticalPutRequest {
-        lock_ref: held.lock_ref.clone(),
-        value: "swordfish".into(),
-        call_no: 0,
-    };
-    client.critical_put(put).await.unwrap();
-    let release = ReleaseLockRequest {
-        lock_ref: held.lock_ref.clone(),
-        put: Some(Mutation {
-            value: "swordfish".into(),
-            delete: false,
-        }),
-        call_no: 0,
-    };
-    client.release_lock(release).await.unwrap();
+    done(client.critical_put(ask::critical_put(&held.lock_ref, "swordfish"))).await;
+    let release = ask::release_with_put(&held.lock_ref, "swordfish");
+    done(client.release_lock(release)).await;
 
     let log = log.text();
     // The other tests write here as well, but have no such key.
     let entry = public_part(&held.lock_ref);
     let (_, secret) = held.lock_ref.rsplit_once('.').unwrap();
     let secret = secret.split('@').next().unwrap();
-    let put = log
-        .lines()
-        .find(|line| line.contains("CriticalPut") && line.contains(entry))
-        .unwrap();
-    assert!(
-        put.contains("fermata.v1.LockService") && put.contains(entry),
-        "{put}"
-    );
+    let is_put = |line: &&str| line.contains("CriticalPut") && line.contains(entry);
+    let put = log.lines().find(is_put).unwrap();
+    assert!(put.contains("fermata.v1.LockService"), "{put}");
     assert!(!log.contains("swordfish"), "{log}");
     assert!(!log.contains(secret), "{log}");
 }

@@ -10,6 +10,7 @@
 mod access;
 mod access_by_call;
 mod access_rules;
+mod ask;
 mod bad_input;
 mod both_ways;
 mod budgets;

@@ -6,8 +6,7 @@ use fermata::engine::Begins;
 use fermata_proto::pipeline_answer::Outcome;
 use fermata_proto::pipeline_call::Call;
 use fermata_proto::{
-    CreateLockRefRequest, DescribeLockRequest, EndReason, GetRequest, KeepAliveRequest,
-    ListSessionsRequest, LockState, OpenSessionRequest, ReleaseLockRequest,
+    CreateLockRefRequest, EndReason, ListSessionsRequest, LockState, OpenSessionRequest,
 };
 use tokio::sync::mpsc;
 use tokio::task::{JoinSet, yield_now};
@@ -17,13 +16,12 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use crate::access::{Files, by, create, token};
-use crate::each_call::{AnyCall, Caller, Came, Holdings, close, release};
-use crate::frames::{Frames, RST_STREAM, call, frame, hello};
+use crate::access::token;
+use crate::ask;
+use crate::each_call::{AnyCall, Caller, Came, Holdings};
 use crate::lever::{HANGING, Mode};
-use crate::pipeline::wait_ask;
 use crate::renewals::create_call;
-use crate::world::{Client, World, in_ms};
+use crate::world::{Client, World, done, in_ms};
 
 /// For how long a call listens.
 const LISTENS_MS: u64 = 3_000;
@@ -60,16 +58,12 @@ fn is_overload(status: &Status) -> bool {
 
 /// A whole section on a key of its own.
 async fn section(mut client: Client, key: String) -> Result<(), Status> {
-    let create = CreateLockRefRequest {
-        key,
-        ..Default::default()
-    };
-    let held = client.create_lock_ref(in_ms(create, LISTENS_MS)).await?;
-    let release = ReleaseLockRequest {
-        lock_ref: held.into_inner().lock_ref,
-        ..Default::default()
-    };
-    client.release_lock(in_ms(release, LISTENS_MS)).await?;
+    let held = client
+        .create_lock_ref(in_ms(ask::create(&key), LISTENS_MS))
+        .await?;
+    client
+        .release_lock(in_ms(ask::release(&held.into_inner().lock_ref), LISTENS_MS))
+        .await?;
     Ok(())
 }
 
@@ -120,12 +114,7 @@ async fn renewed(
         ttl: TTL.try_into().ok(),
         ..Default::default()
     };
-    let session = client
-        .open_session(open)
-        .await
-        .unwrap()
-        .into_inner()
-        .session;
+    let session = done(client.open_session(open)).await.session;
     let (renewals, sent) = mpsc::channel(8);
     let answers = client.keep_alive(ReceiverStream::new(sent)).await.unwrap();
     let mut answers = answers.into_inner();
@@ -138,9 +127,7 @@ async fn renewed(
             _ = stop.wait_for(|stop| *stop) => return (count, slowest),
             _ = ticks.tick() => {}
         }
-        let renewal = KeepAliveRequest {
-            session: session.clone(),
-        };
+        let renewal = ask::keep_alive(&session);
         let sent = Instant::now();
         renewals.send(renewal).await.unwrap();
         let answer = answers.next().await.unwrap().unwrap();
@@ -188,53 +175,6 @@ async fn at_three_times_the_capacity_as_much_is_done_and_no_session_is_lost() {
     assert!(renewals.iter().all(in_time), "{renewals:?}");
 }
 
-/// Whoever takes calls back as soon as they are made makes nobody else's refused.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_that_are_reset_at_once_are_no_overload() {
-    let world = World::new().await;
-    let client = world.client().await;
-    // As many as are begun at once by a store that is as fast as this one.
-    assert!(
-        closed_loop(
-            std::slice::from_ref(&client),
-            8,
-            Instant::now() + Duration::from_millis(500)
-        )
-        .await
-            > 0
-    );
-    let mut attacker = Frames::to(&world.engine);
-    attacker.send(&hello()).await;
-    let (mut stream, mut sections) = (1, 0);
-    let mut outcomes = Outcomes::default();
-    // For longer than what is late must last for.
-    let ends = Instant::now() + Duration::from_millis(2_500);
-    while Instant::now() < ends {
-        let mut creates = Vec::new();
-        let mut resets = Vec::new();
-        for _ in 0..80 {
-            let create = CreateLockRefRequest {
-                key: format!("reset/{stream}"),
-                ..Default::default()
-            };
-            creates.extend(call(stream, "CreateLockRef", &create));
-            resets.extend(frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]));
-            stream += 2;
-        }
-        attacker.send(&creates).await;
-        sleep(Duration::from_millis(2)).await;
-        attacker.send(&resets).await;
-        attacker.ping().await;
-        for _ in 0..4 {
-            let key = format!("innocent/{sections}");
-            outcomes.came(section(client.clone(), key).await);
-            sections += 1;
-        }
-    }
-    assert!(outcomes.others.is_empty(), "{:?}", outcomes.others.first());
-    assert_eq!((outcomes.done, outcomes.refused), (sections, 0));
-}
-
 /// Begins as many calls as are ever begun at once, which hang in the store.
 async fn fill(world: &World, begins: Begins) -> JoinSet<()> {
     let mut hang = JoinSet::new();
@@ -257,34 +197,15 @@ async fn fill(world: &World, begins: Begins) -> JoinSet<()> {
 fn beginnings() -> [Call; 4] {
     let with_value = CreateLockRefRequest {
         read_value: true,
-        ..create("refused", "")
+        ..ask::create("refused")
     };
-    let get = GetRequest {
-        key: "refused".to_owned(),
-        ..Default::default()
-    };
+    let get = ask::get("refused");
     [
-        Call::CreateLockRef(create("refused", "")),
+        Call::CreateLockRef(ask::create("refused")),
         Call::CreateLockRef(with_value),
         Call::OpenSession(OpenSessionRequest::default()),
         Call::Get(get),
     ]
-}
-
-/// Nor does an answer to one keep its connection.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_is_not_known_hears_nothing_of_an_overload() {
-    let known = token("known");
-    let world = World::with_access(Files::new(&[&known], "").access).await;
-    let mut client = world.client().await;
-    world.store.send_replace(Mode::HangsInPart);
-    let hang = fill(&world, Begins::Entry).await;
-    let refused = client.create_lock_ref(by(&known, create("k", ""))).await;
-    assert!(is_overload(&refused.unwrap_err()));
-    let refused = client.create_lock_ref(create("k", "")).await.unwrap_err();
-    assert_eq!(refused.code(), Code::Unauthenticated);
-    world.store.send_replace(Mode::Works);
-    hang.join_all().await;
 }
 
 /// By calls by themselves, and in frames of a Pipeline.
@@ -304,7 +225,7 @@ async fn what_would_begin_something_is_refused_early_while_renewals_and_releases
         fill(&world, Begins::Read).await,
     ];
     for (caller, has) in callers.iter_mut().zip(&held) {
-        let in_session = Call::CreateLockRef(create("refused", &has.session));
+        let in_session = Call::CreateLockRef(ask::create_in("refused", &has.session));
         for call in beginnings().into_iter().chain([in_session]) {
             let refused = caller.carried(call.clone()).await.unwrap_err();
             assert!(is_overload(&refused), "{call:?}: {refused:?}");
@@ -315,24 +236,20 @@ async fn what_would_begin_something_is_refused_early_while_renewals_and_releases
             }
         }
         // The next one gets the lock.
-        let waits = Call::AcquireLock(wait_ask(&has.waiting.lock_ref, 60));
-        let released = AnyCall::Carried(release(&has.held.lock_ref, None));
+        let waits = Call::AcquireLock(ask::wait(&has.waiting.lock_ref, 60));
+        let released = AnyCall::Carried(Call::ReleaseLock(ask::release(&has.held.lock_ref)));
         assert_eq!(caller.made(released).await, Came::Done);
         let Ok(Outcome::AcquireLock(next)) = caller.carried(waits).await else {
             panic!("it waits no more");
         };
         assert_eq!(next.state(), LockState::Held);
-        let closed = AnyCall::Carried(close(&has.session));
+        let closed = AnyCall::Carried(Call::CloseSession(ask::close_session(&has.session)));
         assert_eq!(caller.made(closed).await, Came::Done);
     }
     // Nothing was done of what was refused.
-    let sessions = admin.list_sessions(ListSessionsRequest::default()).await;
-    assert!(sessions.unwrap().into_inner().sessions.is_empty());
-    let describe = DescribeLockRequest {
-        key: "refused".to_owned(),
-        ..Default::default()
-    };
-    let queue = admin.describe_lock(describe).await.unwrap().into_inner();
+    let listed = done(admin.list_sessions(ListSessionsRequest::default())).await;
+    assert!(listed.sessions.is_empty());
+    let queue = done(admin.describe_lock(ask::describe("refused"))).await;
     assert!(queue.holders.is_empty() && queue.last_fencing_token == 0);
 
     world.store.send_replace(Mode::Works);

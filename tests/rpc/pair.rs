@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use fermata::access::Access;
 use fermata::clock::{Clock, SystemClock, SystemIds};
-use fermata::engine::{Engine, EngineOptions, Packing, Presence};
-use fermata::limits::Limits;
+use fermata::engine::{Engine, EngineOptions, Presence};
 use fermata::lock::TableName;
 use fermata::rpc::peer_proto::peer_server::{Peer, PeerServer};
 use fermata::rpc::peer_proto::{
@@ -30,7 +29,7 @@ use tonic::{Request, Response, Status};
 
 use crate::link::{Shared, StoreLink};
 use crate::peers::client as peer_client;
-use crate::world::Client;
+use crate::world::{Client, options, until};
 
 /// What a lock of theirs that is not durable is promised at most is 90 % of it.
 pub const REPLICA_TTL: Duration = Duration::from_secs(2);
@@ -153,19 +152,13 @@ impl Pair {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let start = async |name: &str, address: String, peer_address: String| {
             Engine::start(EngineOptions {
-                store: StoreLink::to(&shared, &clock).handles(),
-                clock: Arc::clone(&clock),
-                ids: Arc::new(SystemIds),
                 peers: Arc::new(peer_client()),
-                tables: Vec::new(),
                 write_back: write_back.clone(),
-                limits: Limits::default(),
                 name: name.to_owned(),
-                zone: String::new(),
                 address,
                 peer_address,
-                packing: Packing::default(),
                 replica_ttl: REPLICA_TTL,
+                ..options(StoreLink::to(&shared, &clock).handles())
             })
             .await
             .unwrap()
@@ -212,9 +205,8 @@ impl Pair {
         let knows = |one: &Engine, other: &Engine| {
             matches!(one.presence(other.replica()), Presence::Live(_))
         };
-        while !knows(&pair.first, &pair.second) || !knows(&pair.second, &pair.first) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let (first, second) = (&pair.first, &pair.second);
+        until(async || knows(first, second) && knows(second, first)).await;
         pair
     }
 

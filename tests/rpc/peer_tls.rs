@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 
 use fermata::engine::Peer;
 use fermata::rpc::calls::CreateLockRef;
-use fermata::rpc::peer::ForwardOutcome;
-use fermata::rpc::peer::PeerClient;
+use fermata::rpc::peer::{ForwardOutcome, PeerClient};
 use fermata::server::{PeerTls, PeerTlsFiles};
-use fermata_proto::{CreateLockRefRequest, CreateLockRefResponse};
+use fermata_proto::CreateLockRefResponse;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
@@ -16,6 +15,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use crate::ask;
 use crate::certificates::Authority;
 use crate::logs::Log;
 use crate::peers::{Called, answered, client, forward};
@@ -38,11 +38,7 @@ fn encrypted(trusted: &Authority, issuer: &Authority, host: &str) -> PeerClient 
 }
 
 async fn create(client: &PeerClient, to: &Peer) -> ForwardOutcome<CreateLockRefResponse> {
-    let ask = CreateLockRefRequest {
-        key: "a".to_owned(),
-        ..Default::default()
-    };
-    forward::<CreateLockRef>(client, to, ask, 5_000).await
+    forward::<CreateLockRef>(client, to, ask::create("a"), 5_000).await
 }
 
 /// Until a warning has all of these words.
@@ -62,11 +58,8 @@ async fn replicas_with_certificates_of_one_authority_call_each_other() {
         let mut called = Called::by(encrypted(&ours, &ours, host)).await;
         called.peer.peer_address = called.peer.peer_address.replace(HOST, host);
         let caller = encrypted(&ours, &ours, "elsewhere.example");
-        assert!(
-            answered(create(&caller, &called.peer).await)
-                .lock_ref
-                .contains('@')
-        );
+        let created = answered(create(&caller, &called.peer).await);
+        assert!(created.lock_ref.contains('@'));
         assert_eq!(called.engine.counts().swaps, 1, "{host}");
     }
 }
@@ -129,11 +122,8 @@ async fn a_caller_without_a_certificate_is_refused() {
     let mut io = connector.connect(host, plain).await.unwrap();
     let answered = io.read_u8().await.unwrap_err().to_string();
     assert!(answered.contains("CertificateRequired"), "{answered}");
-    logged(
-        log,
-        &[&called.peer.peer_address, "the caller shows no certificate"],
-    )
-    .await;
+    let address = called.peer.peer_address.as_str();
+    logged(log, &[address, "the caller shows no certificate"]).await;
 }
 
 #[tokio::test]
@@ -144,21 +134,17 @@ async fn replicas_with_and_without_tls_part_and_both_sides_say_why() {
     let address = called.peer.peer_address.as_str();
     let plain = client();
     let there = create(&plain, &called.peer).await;
-    assert!(
-        matches!(
-            there,
-            ForwardOutcome::Unknown(_) | ForwardOutcome::NotAsked(_)
-        ),
-        "{there:?}"
+    let is_undone = matches!(
+        there,
+        ForwardOutcome::Unknown(_) | ForwardOutcome::NotAsked(_)
     );
+    assert!(is_undone, "{there:?}");
     let why = "the replica speaks TLS, and peers.tls is not set here";
     logged(log, &["another replica", address, why]).await;
     logged(log, &["was refused", address, "does not speak TLS"]).await;
     let there = create(&plain, &called.peer).await;
-    assert!(
-        matches!(there, ForwardOutcome::NotAsked(_)),
-        "not at once again: {there:?}"
-    );
+    // Not at once again.
+    assert!(matches!(there, ForwardOutcome::NotAsked(_)), "{there:?}");
     assert_eq!(called.engine.counts().swaps, 0);
 
     let called = Called::by(client()).await;

@@ -3,27 +3,25 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata::clock::{SystemClock, SystemIds};
-use fermata::engine::{Engine, EngineOptions, Packing, Peer, PeerError, Peers as _, REPLICA_TTL};
+use fermata::clock::SystemIds;
+use fermata::engine::{Engine, EngineOptions, Peer, PeerError, Peers as _};
 use fermata::limits::Limits;
 use fermata::lock::{ReplicaId, SessionId};
-use fermata::rpc::calls::Served;
 use fermata::rpc::calls::{
-    AcquireLock, CallContext, CreateLockRef, KeepAlive, OpenSession, ReleaseLock, UnaryCall,
+    AcquireLock, CallContext, CreateLockRef, KeepAlive, OpenSession, ReleaseLock, Served, UnaryCall,
 };
 use fermata::rpc::deadline::Deadline;
-use fermata::rpc::peer::ForwardOutcome;
-use fermata::rpc::peer::PeerClient;
+use fermata::rpc::peer::{ForwardOutcome, PeerClient};
 use fermata::rpc::peer_proto::peer_client::PeerClient as RawClient;
 use fermata::rpc::peer_proto::{
     Elsewhere, HintRequest, Method, Refusal, Unable, forward_response, forward_watch_response,
 };
 use fermata::server::{PeerSecret, Server, ServerError, Stopped, bind};
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use fermata_proto::lock_admin_client::LockAdminClient;
 use fermata_proto::lock_service_client::LockServiceClient;
 use fermata_proto::{
-    AcquireLockRequest, CreateLockRefRequest, DescribeLockRequest, KeepAliveRequest, LockState,
-    OpenSessionRequest, ReleaseLockRequest, WatchLockRequest, WatchLockResponse,
+    CreateLockRefRequest, LockState, OpenSessionRequest, ReleaseLockRequest, WatchLockResponse,
 };
 use prost::Message as _;
 use tempfile::TempDir;
@@ -35,7 +33,9 @@ use tonic::transport::Channel;
 use tonic::{Code, Request};
 use uuid::Uuid;
 
+use crate::ask;
 use crate::says::Says;
+use crate::world::{done, options};
 
 const SOON: Duration = Duration::from_secs(1);
 const SECRET: &str = "the secret of this test";
@@ -95,19 +95,9 @@ impl Called {
         let address = peer_listener.local_addr().unwrap().to_string();
         let peers = Arc::new(peers);
         let engine = Engine::start(EngineOptions {
-            store: Arc::new(store).store(),
-            clock: Arc::new(SystemClock),
-            ids: Arc::new(SystemIds),
             peers: peers.clone(),
-            tables: Vec::new(),
-            write_back: std::collections::BTreeSet::new(),
-            limits: Limits::default(),
-            name: String::new(),
-            zone: String::new(),
-            address: String::new(),
             peer_address: address.clone(),
-            packing: Packing::default(),
-            replica_ttl: REPLICA_TTL,
+            ..options(Arc::new(store).store())
         })
         .await
         .unwrap();
@@ -138,11 +128,7 @@ impl Called {
 
     /// A lockRef of this key, made by another replica's call.
     async fn create(&self, key: &str) -> String {
-        let ask = CreateLockRefRequest {
-            key: key.to_owned(),
-            ..Default::default()
-        };
-        answered(self.ask::<CreateLockRef>(ask, 5_000).await).lock_ref
+        answered(self.ask::<CreateLockRef>(ask::create(key), 5_000).await).lock_ref
     }
 }
 
@@ -152,13 +138,8 @@ pub async fn forward<C: UnaryCall>(
     ask: C::Ask,
     ms: u64,
 ) -> ForwardOutcome<C::Answer> {
-    match forward_served::<C>(client, to, ask, ms).await {
-        ForwardOutcome::Answered(served) => ForwardOutcome::Answered(served.answer),
-        ForwardOutcome::Refused(status) => ForwardOutcome::Refused(status),
-        ForwardOutcome::Elsewhere { home, version } => ForwardOutcome::Elsewhere { home, version },
-        ForwardOutcome::NotAsked(why) => ForwardOutcome::NotAsked(why),
-        ForwardOutcome::Unknown(why) => ForwardOutcome::Unknown(why),
-    }
+    let there = forward_served::<C>(client, to, ask, ms).await;
+    there.and_then(|served| ForwardOutcome::Answered(served.answer))
 }
 
 pub async fn forward_served<C: UnaryCall>(
@@ -178,16 +159,9 @@ pub fn answered<A: std::fmt::Debug>(there: ForwardOutcome<A>) -> A {
     }
 }
 
-fn release(lock_ref: &str) -> ReleaseLockRequest {
-    ReleaseLockRequest {
-        lock_ref: lock_ref.to_owned(),
-        ..Default::default()
-    }
-}
-
 /// A lockRef that was never issued.
 fn unknown_ref() -> ReleaseLockRequest {
-    release("default/a#9.00000000000000000000000000")
+    ask::release("default/a#9.00000000000000000000000000")
 }
 
 #[tokio::test]
@@ -198,14 +172,11 @@ async fn only_who_knows_the_secret_is_heard() {
         let mut request = Request::new(HintRequest::default());
         if let Some(shown) = shown {
             let value = MetadataValue::from_bytes(shown.as_bytes());
-            request
-                .metadata_mut()
-                .insert_bin("fermata-peer-secret-bin", value);
+            let metadata = request.metadata_mut();
+            metadata.insert_bin("fermata-peer-secret-bin", value);
         }
-        let code = raw
-            .hint(request)
-            .await
-            .map_or_else(|s| s.code(), |_| Code::Ok);
+        let hinted = raw.hint(request).await;
+        let code = hinted.map_or_else(|status| status.code(), |_| Code::Ok);
         let expected = match shown == Some(SECRET) {
             true => Code::Ok,
             false => Code::Unauthenticated,
@@ -238,20 +209,15 @@ async fn a_call_that_is_passed_on_is_served_as_if_it_had_come_there() {
     let called = Called::start().await;
     let lock_ref = called.create("a").await;
     assert!(lock_ref.contains('@'), "it holds: {lock_ref}");
-    let address = called.clients.clone();
-    let mut admin = fermata_proto::lock_admin_client::LockAdminClient::connect(address)
+    let mut admin = LockAdminClient::connect(called.clients.clone())
         .await
         .unwrap();
-    let ask = DescribeLockRequest {
-        key: "a".to_owned(),
-        ..Default::default()
-    };
-    let described = admin.describe_lock(ask).await.unwrap().into_inner();
-    assert_eq!(
-        described.holders[0].identity, "ann",
-        "its caller came along"
-    );
-    let released = called.ask::<ReleaseLock>(release(&lock_ref), 5_000).await;
+    let described = done(admin.describe_lock(ask::describe("a"))).await;
+    // Its caller came along.
+    assert_eq!(described.holders[0].identity, "ann");
+    let released = called
+        .ask::<ReleaseLock>(ask::release(&lock_ref), 5_000)
+        .await;
     assert!(!answered(released).already_released);
 }
 
@@ -280,11 +246,7 @@ async fn a_replica_serves_nothing_that_was_meant_for_another() {
         id: ReplicaId(Uuid::from_u128(1)),
         ..called.peer.clone()
     };
-    let create = CreateLockRefRequest {
-        key: "a".to_owned(),
-        ..Default::default()
-    };
-    let there = forward::<CreateLockRef>(&client(), &earlier, create, 5_000).await;
+    let there = forward::<CreateLockRef>(&client(), &earlier, ask::create("a"), 5_000).await;
     assert!(matches!(there, ForwardOutcome::NotAsked(_)), "{there:?}");
     assert_eq!(called.engine.counts().swaps, 0);
 }
@@ -293,31 +255,19 @@ async fn a_replica_serves_nothing_that_was_meant_for_another() {
 async fn a_wait_that_is_passed_on_ends_before_its_caller_stops_listening() {
     let called = Called::start().await;
     called.create("a").await;
-    let ask = AcquireLockRequest {
-        lock_ref: called.create("a").await,
-        wait: Some(prost_types::Duration {
-            seconds: 60,
-            nanos: 0,
-        }),
-        ..Default::default()
-    };
+    let ask = ask::wait(&called.create("a").await, 60);
     let begun = Instant::now();
     let waited = answered(called.ask::<AcquireLock>(ask, 1_000).await);
     assert_eq!(waited.state(), LockState::Waiting);
     let took = begun.elapsed();
-    assert!(
-        took > Duration::from_millis(500) && took < Duration::from_secs(1),
-        "{took:?}"
-    );
+    assert!(took > SOON / 2 && took < SOON, "{took:?}");
 }
 
 #[tokio::test]
 async fn a_watch_that_is_passed_on_tells_all_of_it() {
     let called = Called::start().await;
     let lock_ref = called.create("a").await;
-    let ask = WatchLockRequest {
-        lock_ref: lock_ref.clone(),
-    };
+    let ask = ask::watch(&lock_ref);
     let watch = client().watch(&called.peer, &ask, &context()).await;
     let mut news = answered(watch);
     let mut next = async || match news.message().await.unwrap().unwrap().outcome.unwrap() {
@@ -327,7 +277,9 @@ async fn a_watch_that_is_passed_on_tells_all_of_it() {
         other => panic!("{other:?}"),
     };
     assert_eq!(next().await, LockState::Held);
-    called.ask::<ReleaseLock>(release(&lock_ref), 5_000).await;
+    called
+        .ask::<ReleaseLock>(ask::release(&lock_ref), 5_000)
+        .await;
     assert_eq!(next().await, LockState::Lost);
 }
 
@@ -335,15 +287,7 @@ async fn a_watch_that_is_passed_on_tells_all_of_it() {
 async fn a_replica_that_stops_answers_those_that_wait_through_others() {
     let mut called = Called::start().await;
     called.create("a").await;
-    let ask = AcquireLockRequest {
-        lock_ref: called.create("a").await,
-        wait: Some(prost_types::Duration {
-            seconds: 60,
-            nanos: 0,
-        }),
-        ..Default::default()
-    };
-    let call = AcquireLock::parse(ask, &context()).unwrap();
+    let call = AcquireLock::parse(ask::wait(&called.create("a").await, 60), &context()).unwrap();
     let (client, context) = (client(), context());
     let waiting = client.forward(&called.peer, &call, &context, within(60_000));
     tokio::pin!(waiting);
@@ -386,11 +330,7 @@ async fn a_replica_that_is_paused_is_noticed_within_seconds_whatever_the_deadlin
     // Not once more by each of the calls that come then.
     let there = forward::<ReleaseLock>(&client, &peer, unknown_ref(), 60_000).await;
     assert!(matches!(there, ForwardOutcome::NotAsked(_)), "{there:?}");
-    assert!(
-        begun.elapsed() < Duration::from_secs(4),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert!(begun.elapsed() < 4 * SOON, "{:?}", begun.elapsed());
 }
 
 #[tokio::test]
@@ -428,28 +368,21 @@ async fn what_a_replica_says_is_understood() {
         code: Code::FailedPrecondition.into(),
         ..Default::default()
     };
-    type Expected = fn(&ForwardOutcome<fermata_proto::ReleaseLockResponse>) -> bool;
-    let cases: [(Option<Outcome>, Expected); 6] = [
-        (
-            Some(Outcome::Elsewhere(elsewhere)),
-            |there| matches!(there, ForwardOutcome::Elsewhere { home, version: 5 } if home.0.as_u128() == 7),
-        ),
-        (
-            Some(Outcome::Refusal(refusal)),
-            |there| matches!(there, ForwardOutcome::Refused(status) if status.code() == Code::FailedPrecondition),
-        ),
-        (Some(unable(true)), |there| {
-            matches!(there, ForwardOutcome::NotAsked(_))
-        }),
-        (Some(unable(false)), |there| {
-            matches!(there, ForwardOutcome::Unknown(_))
-        }),
-        (None, |there| matches!(there, ForwardOutcome::Unknown(_))),
-        (Some(Outcome::Answer(vec![0xff].into())), |there| {
-            matches!(there, ForwardOutcome::Unknown(_))
-        }),
-    ];
-    for (outcome, expected) in cases {
+    type There = ForwardOutcome<fermata_proto::ReleaseLockResponse>;
+    type Expected = fn(&There) -> bool;
+    let at_home: Expected =
+        |there| matches!(there, There::Elsewhere { home, version: 5 } if home.0.as_u128() == 7);
+    let is_refused: Expected = |there| matches!(there, There::Refused(status) if status.code() == Code::FailedPrecondition);
+    let not_asked: Expected = |there| matches!(there, There::NotAsked(_));
+    let unknown: Expected = |there| matches!(there, There::Unknown(_));
+    for (outcome, expected) in [
+        (Some(Outcome::Elsewhere(elsewhere)), at_home),
+        (Some(Outcome::Refusal(refusal)), is_refused),
+        (Some(unable(true)), not_asked),
+        (Some(unable(false)), unknown),
+        (None, unknown),
+        (Some(Outcome::Answer(vec![0xff].into())), unknown),
+    ] {
         let (says, peer) = Says::start(outcome.clone()).await;
         let there = forward::<ReleaseLock>(&client(), &peer, unknown_ref(), 5_000).await;
         assert!(expected(&there), "{outcome:?}: {there:?}");
@@ -483,7 +416,7 @@ async fn a_stream_at_another_replica_counts_as_one_here_and_its_end_is_told() {
     let session = answered(called.ask::<OpenSession>(open, 5_000).await).session;
     let ping = || {
         let session = session.clone();
-        called.ask::<KeepAlive>(KeepAliveRequest { session }, 5_000)
+        called.ask::<KeepAlive>(ask::keep_alive(&session), 5_000)
     };
     let id = SessionId::parse(&session, "ann").unwrap();
     let teller = client();
@@ -498,11 +431,9 @@ async fn a_stream_at_another_replica_counts_as_one_here_and_its_end_is_told() {
     }
     teller.session_disconnected(&called.peer, id);
     let answered = Instant::now();
+    // Long before its TTL has passed.
     while called.engine.counts().sessions > 0 {
-        assert!(
-            answered.elapsed() < Duration::from_secs(20),
-            "it lives for its TTL"
-        );
+        assert!(answered.elapsed() < 20 * SOON);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(answered.elapsed() >= GRACE, "{:?}", answered.elapsed());
@@ -511,11 +442,7 @@ async fn a_stream_at_another_replica_counts_as_one_here_and_its_end_is_told() {
 #[tokio::test]
 async fn a_create_is_one_call_wherever_it_is_made() {
     let (says, peer) = Says::start(None).await;
-    let ask = CreateLockRefRequest {
-        key: "a".to_owned(),
-        ..Default::default()
-    };
-    let call = CreateLockRef::parse(ask, &context()).unwrap();
+    let call = CreateLockRef::parse(ask::create("a"), &context()).unwrap();
     for _ in 0..2 {
         client()
             .forward(&peer, &call, &context(), within(5_000))

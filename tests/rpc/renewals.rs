@@ -7,11 +7,13 @@ use fermata::lock::{Key, KeyId, Mode, Secret, TableName};
 use fermata_proto::lock_renewal::Outcome;
 use fermata_proto::*;
 use tokio_stream::StreamExt as _;
-use tonic::{Code, Request, Status};
+use tonic::Code;
 use uuid::Uuid;
 
+use crate::ask;
+use crate::each_call::status_of;
 use crate::pair::{Pair, REPLICA_TTL};
-use crate::world::{Client, World, code_and_reason, create, fields, hold, until_in_time};
+use crate::world::{Client, World, create, done, fields, hold, refused, until_in_time};
 
 /// So many that each of two replicas is the home of some.
 const KEYS: usize = 24;
@@ -22,8 +24,8 @@ fn ask(lock_refs: Vec<String>) -> RenewLocksRequest {
 
 /// What the holder, or waiter, is told of each.
 async fn renewed(client: &mut Client, lock_refs: Vec<String>) -> Vec<Outcome> {
-    let answer = client.renew_locks(ask(lock_refs)).await.unwrap();
-    let renewals = answer.into_inner().renewals.into_iter();
+    let answer = done(client.renew_locks(ask(lock_refs))).await;
+    let renewals = answer.renewals.into_iter();
     renewals.map(|one| one.outcome.unwrap()).collect()
 }
 
@@ -37,12 +39,10 @@ fn is_late(outcome: &Outcome) -> bool {
 
 /// The same, once none of the results is late.
 async fn renewed_in_time(client: &Client, lock_refs: &[String]) -> Vec<Outcome> {
-    until_in_time(|| {
-        let mut client = client.clone();
-        async move {
-            let outcomes = renewed(&mut client, lock_refs.to_vec()).await;
-            (!outcomes.iter().any(is_late)).then_some(outcomes)
-        }
+    let mut client = client.clone();
+    until_in_time(async || {
+        let outcomes = renewed(&mut client, lock_refs.to_vec()).await;
+        (!outcomes.iter().any(is_late)).then_some(outcomes)
     })
     .await
 }
@@ -59,11 +59,6 @@ fn failed(outcome: &Outcome) -> &LockError {
         Outcome::Error(error) => error,
         Outcome::Renewed(lock) => panic!("{lock:?}"),
     }
-}
-
-fn status(error: &LockError) -> Status {
-    let code = Code::from_i32(error.code);
-    Status::with_details(code, error.message.clone(), error.details.clone())
 }
 
 /// With the secret of its entry.
@@ -94,12 +89,11 @@ async fn hold_at(
     key: &str,
     ttl: Option<Duration>,
 ) -> (String, bool) {
-    let ask = CreateLockRefRequest {
-        key: key.to_owned(),
+    let create = CreateLockRefRequest {
         ttl: ttl.and_then(|ttl| ttl.try_into().ok()),
-        ..Default::default()
+        ..ask::create(key)
     };
-    let created = client.create_lock_ref(ask).await.unwrap();
+    let created = client.create_lock_ref(create).await.unwrap();
     let home = created.metadata().get("fermata-home-id").unwrap();
     let is_second = home.to_str().unwrap() == pair.second.replica().to_string();
     let held = created.into_inner();
@@ -126,11 +120,7 @@ async fn lock_refs_of_two_homes_are_answered_in_order_each_for_itself() {
     let (held, _) = hold_many(&pair, &mut client).await;
     let waiting = create(&mut client, "k0").await.lock_ref;
     let ended = hold(&mut client, "ended").await.lock_ref;
-    let release = ReleaseLockRequest {
-        lock_ref: ended.clone(),
-        ..Default::default()
-    };
-    client.release_lock(release).await.unwrap();
+    done(client.release_lock(ask::release(&ended))).await;
     let unissued = "default/k1#9.00000000000000000000000000".to_owned();
     let mut lock_refs = held.clone();
     for (at, odd) in [
@@ -156,10 +146,7 @@ async fn lock_refs_of_two_homes_are_answered_in_order_each_for_itself() {
     assert_eq!(outcomes.len(), lock_refs.len());
     for (lock_ref, outcome) in lock_refs.iter().zip(&outcomes) {
         // What a call about it alone says.
-        let alone = AcquireLockRequest {
-            lock_ref: lock_ref.clone(),
-            ..Default::default()
-        };
+        let alone = ask::acquire(lock_ref);
         match (client.acquire_lock(alone).await, outcome) {
             (Ok(alone), Outcome::Renewed(lock)) => {
                 let alone = alone.into_inner();
@@ -171,7 +158,7 @@ async fn lock_refs_of_two_homes_are_answered_in_order_each_for_itself() {
                 assert_eq!(without_times(lock), without_times(&alone), "{lock_ref}");
             }
             (Err(alone), Outcome::Error(error)) => {
-                let error = status(error);
+                let error = status_of(error);
                 assert_eq!(error.code(), alone.code(), "{lock_ref}");
                 assert_eq!(error.message(), alone.message(), "{lock_ref}");
                 assert_eq!(error.details(), alone.details(), "{lock_ref}");
@@ -219,19 +206,16 @@ async fn a_home_that_hangs_keeps_nobody_from_the_results_of_another() {
     let mut client = pair.client().await;
     let (lock_refs, at_second) = hold_many(&pair, &mut client).await;
     pair.called.hang(true);
-    let outcomes = until_in_time(|| {
-        let (mut client, lock_refs, at_second) = (client.clone(), &lock_refs, &at_second);
-        async move {
-            let began = Instant::now();
-            let outcomes = renewed(&mut client, lock_refs.clone()).await;
-            let took = began.elapsed();
-            assert!(took < Duration::from_secs(5), "{took:?}");
-            // The contract says a second. A machine that is busy may be late for once, so it is asked again then; who waited for
-            // the home that hangs would be late each time.
-            let is_in_time = took < Duration::from_millis(1_500);
-            let late = outcomes.iter().map(is_late);
-            (is_in_time && late.eq(at_second.iter().copied())).then_some(outcomes)
-        }
+    let outcomes = until_in_time(async || {
+        let began = Instant::now();
+        let outcomes = renewed(&mut client, lock_refs.clone()).await;
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        // The contract says a second. A machine that is busy may be late for once, so it is asked again then; who waited for
+        // the home that hangs would be late each time.
+        let is_in_time = took < Duration::from_millis(1_500);
+        let late = outcomes.iter().map(is_late);
+        (is_in_time && late.eq(at_second.iter().copied())).then_some(outcomes)
     })
     .await;
     for (outcome, is_second) in outcomes.iter().zip(at_second) {
@@ -270,26 +254,18 @@ async fn the_number_of_lock_refs_is_bounded() {
     let world = World::new().await;
     let mut client = world.client().await;
     let held = hold(&mut client, "a").await.lock_ref;
-    let none = client.renew_locks(ask(Vec::new())).await;
-    assert_eq!(fields(none.as_ref().unwrap_err()), ["lock_refs"]);
-    let (code, reason) = code_and_reason(none);
-    assert_eq!((code, reason.as_str()), (Code::InvalidArgument, "MISSING"));
+    let none = client.renew_locks(ask(Vec::new()));
+    let status = refused(none, Code::InvalidArgument, "MISSING").await;
+    assert_eq!(fields(&status), ["lock_refs"]);
     let most = vec![held.clone(); 1_000];
     let outcomes = renewed_in_time(&client, &most).await;
     assert_eq!(outcomes.len(), 1_000);
-    assert!(
-        outcomes
-            .iter()
-            .all(|one| lives(one).state() == LockState::Held)
-    );
-    let refused = client
-        .renew_locks(ask(vec![held; 1_001]))
-        .await
-        .unwrap_err();
-    assert_eq!(fields(&refused), ["lock_refs"]);
-    let words =
-        "lock_refs: it has 1001 elements; the limit is 1000 (limits.lock_refs_per_renewal_max)";
-    assert_eq!(refused.message(), words);
+    let mut outcomes = outcomes.iter();
+    assert!(outcomes.all(|one| lives(one).state() == LockState::Held));
+    let more = client.renew_locks(ask(vec![held; 1_001]));
+    let status = refused(more, Code::InvalidArgument, "TOO_LARGE").await;
+    assert_eq!(fields(&status), ["lock_refs"]);
+    assert!(status.message().contains("lock_refs_per_renewal_max"));
 }
 
 #[tokio::test]
@@ -305,19 +281,10 @@ async fn renewals_say_whether_a_lock_is_durable() {
     };
     let began = Instant::now();
     loop {
-        let renew = RenewSessionRequest {
-            session: created.session.clone(),
-        };
-        let called = client.renew_session(renew).await.unwrap().into_inner();
-        let ping = KeepAliveRequest {
-            session: created.session.clone(),
-        };
-        let asks = tokio_stream::iter([ping]).chain(tokio_stream::pending());
-        let mut answers = client
-            .keep_alive(Request::new(asks))
-            .await
-            .unwrap()
-            .into_inner();
+        let called = done(client.renew_session(ask::renew_session(&created.session))).await;
+        let pings = tokio_stream::iter([ask::keep_alive(&created.session)]);
+        let asks = pings.chain(tokio_stream::pending());
+        let mut answers = done(client.keep_alive(asks)).await;
         let streamed = answers.message().await.unwrap().unwrap();
         let lock_refs = [created.lock_ref.clone()];
         let together = renewed_in_time(&client, &lock_refs).await;
@@ -334,13 +301,7 @@ async fn renewals_say_whether_a_lock_is_durable() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let open = OpenSessionRequest::default();
-    let session = client
-        .open_session(open)
-        .await
-        .unwrap()
-        .into_inner()
-        .session;
-    let renew = RenewSessionRequest { session };
-    let session = client.renew_session(renew).await.unwrap().into_inner();
+    let session = done(client.open_session(open)).await.session;
+    let session = done(client.renew_session(ask::renew_session(&session))).await;
     assert!(!session.durable, "of a session it says nothing");
 }

@@ -3,17 +3,16 @@
 use std::time::Duration;
 
 use fermata::limits::Limits;
-use fermata_proto::{CriticalPutRequest, GetRequest, ListLocksRequest};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::budgets::until;
-use crate::frames::grpc;
+use crate::ask;
 use crate::frames::{
-    ACK, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, SETTINGS, call,
-    call_in_frames, frame, headers_of, headers_of_path, hello, hello_with_window, path_of, streams,
-    window_update,
+    Came, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, call, call_in_frames, frame,
+    grpc, headers_of, headers_of_path, hello, hello_with_window, path_of, streams, window_update,
 };
-use crate::world::{World, hold};
+use crate::lever::Mode;
+use crate::malformed::framed;
+use crate::world::{World, done, hold, until};
 
 const KIB: u32 = 1024;
 const MIB: u64 = 1024 * 1024;
@@ -29,7 +28,7 @@ async fn world(limits: Limits) -> World {
 }
 
 /// How many streams have ended, by what came.
-pub fn ended(came: &[crate::frames::Came]) -> usize {
+fn ended(came: &[Came]) -> usize {
     let ends = came.iter();
     ends.filter(|came| came.kind == HEADERS && came.flags & END_STREAM != 0)
         .count()
@@ -45,20 +44,13 @@ async fn the_last_bytes_of_an_answer_keep_no_more_than_themselves() {
     .await;
     let mut client = world.client().await;
     let held = hold(&mut client, "large").await;
-    let put = CriticalPutRequest {
-        lock_ref: held.lock_ref,
-        value: vec![7; 256 * KIB as usize].into(),
-        ..Default::default()
-    };
-    client.critical_put(put).await.unwrap();
+    let put = ask::critical_put(&held.lock_ref, vec![7; 256 * KIB as usize]);
+    done(client.critical_put(put)).await;
     let mut hog = Frames::to(&world.engine);
     // All but what gRPC and protobuf put around the value.
     let mut burst = hello_with_window(256 * KIB);
     burst.extend(window_update(0, 200 * 256 * KIB));
-    let get = GetRequest {
-        key: "large".to_owned(),
-        ..Default::default()
-    };
+    let get = ask::get("large");
     for stream in streams(100) {
         burst.extend(call(stream, "Get", &get));
     }
@@ -94,18 +86,12 @@ async fn a_stream_counts_its_largest_message_until_it_ends() {
         ..Limits::default()
     })
     .await;
-    let mut hog = Frames::to(&world.engine);
-    hog.send(&hello()).await;
-    hog.ping().await;
-    // From here on it takes what its settings say.
-    hog.send(&frame(SETTINGS, ACK, 0, &[])).await;
+    let mut hog = Frames::greeted(&world.engine).await;
     // A field that this version does not know, of a little less than 1 MiB.
     let length = 1_000_000_u32;
     let mut message = vec![0x7a, 0xc0, 0x84, 0x3d];
     message.resize(message.len() + length as usize, 7);
-    let mut framed = vec![0];
-    framed.extend(u32::try_from(message.len()).unwrap().to_be_bytes());
-    framed.extend(message);
+    let framed = framed(0, message.len(), &message);
     let mut came = Vec::new();
     for stream in streams(6) {
         let headers = headers_of("Pipeline");
@@ -181,52 +167,25 @@ async fn a_call_of_health_without_a_message_ends_and_a_large_one_is_refused() {
     assert!(begun.elapsed() < Duration::from_millis(300));
 }
 
-/// A turn begins once the call is there.
-#[tokio::test]
-async fn listings_whose_message_never_comes_keep_nobody_from_listing() {
-    let world = world(Limits {
-        call_max_ms: 20_000,
-        listings_max: 2,
-        ..Limits::default()
-    })
-    .await;
-    let mut hogs = Vec::new();
-    for _ in 0..4 {
-        let mut hog = Frames::to(&world.engine);
-        let mut burst = hello();
-        burst.extend(frame(HEADERS, END_HEADERS, 1, &headers_of("ListLocks")));
-        hog.send(&burst).await;
-        hog.ping().await;
-        hogs.push(hog);
-    }
-    let mut admin = world.admin().await;
-    let listed = admin.list_locks(ListLocksRequest::default());
-    let listed = timeout(Duration::from_secs(10), listed).await;
-    listed.unwrap().unwrap();
-}
-
 /// HTTP/2 lets go of what it has sent under a lock of its own: nothing that asks it for something may go with that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_slice_of_a_stream_that_ended_ends_nothing_else() {
     let world = world(Limits::default()).await;
-    let renewal = |lock_ref: &str| fermata_proto::KeepAliveRequest {
-        session: lock_ref.to_owned(),
-    };
     let unknown = format!("default/{}#1.00000000000000000000000000", "k".repeat(1_000));
     for _ in 0..20 {
         let mut client = Frames::to(&world.engine);
         let mut burst = hello_with_window(1);
         burst.extend(frame(HEADERS, END_HEADERS, 1, &headers_of("KeepAlive")));
-        burst.extend(frame(DATA, 0, 1, &grpc(&renewal(&unknown))));
+        burst.extend(frame(DATA, 0, 1, &grpc(&ask::keep_alive(&unknown))));
         // This one makes no sense, and ends the stream.
-        burst.extend(frame(DATA, 0, 1, &grpc(&renewal(""))));
+        burst.extend(frame(DATA, 0, 1, &grpc(&ask::keep_alive(""))));
         client.send(&burst).await;
         client.ping().await;
         client.send(&window_update(1, 100 * KIB)).await;
-        let answers = timeout(Duration::from_secs(20), client.ping());
-        answers.await.unwrap();
-        let answers = timeout(Duration::from_secs(20), client.ping());
-        answers.await.unwrap();
+        for _ in 0..2 {
+            let answers = timeout(Duration::from_secs(20), client.ping());
+            answers.await.unwrap();
+        }
     }
 }
 
@@ -238,16 +197,9 @@ async fn a_message_in_several_frames_counts_until_it_is_answered() {
         ..Limits::default()
     })
     .await;
-    world.store.send_replace(crate::lever::Mode::Hangs);
-    let mut client = Frames::to(&world.engine);
-    client.send(&hello()).await;
-    client.ping().await;
-    client.send(&frame(SETTINGS, ACK, 0, &[])).await;
-    let put = CriticalPutRequest {
-        lock_ref: "default/k#1.00000000000000000000000000".to_owned(),
-        value: vec![7; 500_000].into(),
-        ..Default::default()
-    };
+    world.store.send_replace(Mode::Hangs);
+    let mut client = Frames::greeted(&world.engine).await;
+    let put = ask::critical_put("default/k#1.00000000000000000000000000", vec![7; 500_000]);
     let message = grpc(&put);
     client
         .send(&frame(HEADERS, END_HEADERS, 1, &headers_of("CriticalPut")))

@@ -2,8 +2,9 @@
 
 use fermata::engine::KeyHome;
 use fermata::rpc::calls::{CreateLockRef, OpenSession};
-use fermata_proto::{CreateLockRefRequest, OpenSessionRequest};
+use fermata_proto::OpenSessionRequest;
 
+use crate::ask;
 use crate::peers::{Called, answered, client, forward_served};
 use crate::world::World;
 
@@ -11,11 +12,10 @@ use crate::world::World;
 async fn an_answer_about_a_key_says_who_its_home_is() {
     let world = World::new().await;
     let mut client = world.client().await;
-    let create = CreateLockRefRequest {
-        key: "orders-42".to_owned(),
-        ..Default::default()
-    };
-    let created = client.create_lock_ref(create).await.unwrap();
+    let created = client
+        .create_lock_ref(ask::create("orders-42"))
+        .await
+        .unwrap();
     let says = |name| {
         created
             .metadata()
@@ -35,11 +35,8 @@ async fn an_answer_that_is_passed_on_says_who_the_home_of_its_key_is() {
     let called = Called::start().await;
     let mut to = called.peer.clone();
     to.address = "home:7450".to_owned();
-    let ask = CreateLockRefRequest {
-        key: "a".to_owned(),
-        ..Default::default()
-    };
-    let served = answered(forward_served::<CreateLockRef>(&client(), &to, ask, 5_000).await);
+    let served =
+        answered(forward_served::<CreateLockRef>(&client(), &to, ask::create("a"), 5_000).await);
     let expected = KeyHome {
         id: called.engine.replica(),
         address: "home:7450".to_owned(),

@@ -8,22 +8,23 @@ use bytes::Bytes;
 use fermata::clock::{Clock, SystemClock, SystemIds};
 use fermata::engine::{
     CreateCall, CreatedLockRef, Engine, EngineError, EngineOptions, KeyFilter, LiveBy, Mutation,
-    Packing, Presence,
+    Presence,
 };
-use fermata::limits::Limits;
 use fermata::lock::{Key, KeyId, LockRef, Mode, TableName, Tag};
 use fermata::server::{Server, bind};
 use fermata_proto::lock_admin_client::LockAdminClient;
 use fermata_proto::{
-    DescribeActivityRequest, DescribeLockRequest, DescribeLockResponse, ForceReleaseRequest,
-    ListLocksRequest, LockSummary,
+    DescribeActivityRequest, DescribeLockRequest, DescribeLockResponse, ListLocksRequest,
+    LockSummary,
 };
 use tonic::transport::Channel;
 use uuid::Uuid;
 
+use crate::ask;
 use crate::link::{Shared, StoreLink};
 use crate::peers::client;
 use crate::says::Says;
+use crate::world::{done, options, until};
 
 const TTL: Duration = Duration::from_secs(5);
 
@@ -44,22 +45,16 @@ async fn start(shared: &Arc<Shared>, number: usize, write_back: bool) -> Replica
     let address = listener.local_addr().unwrap().to_string();
     let peers = Arc::new(client());
     let engine = Engine::start(EngineOptions {
-        store: link.handles(),
-        clock,
-        ids: Arc::new(SystemIds),
         peers: peers.clone(),
-        tables: Vec::new(),
         write_back: match write_back {
             true => BTreeSet::from([TableName::default_table()]),
             false => BTreeSet::new(),
         },
-        limits: Limits::default(),
         name: format!("replica-{number}"),
-        zone: String::new(),
         address: address.clone(),
         peer_address: peer_listener.local_addr().unwrap().to_string(),
-        packing: Packing::default(),
         replica_ttl: TTL,
+        ..options(link.handles())
     })
     .await
     .unwrap();
@@ -88,14 +83,8 @@ async fn three(write_back: bool) -> Vec<Replica> {
         let presence = one.engine.presence(other.engine.replica());
         matches!(presence, Presence::Local | Presence::Live(_))
     };
-    let began = Instant::now();
-    while !replicas
-        .iter()
-        .all(|one| replicas.iter().all(|other| knows(one, other)))
-    {
-        assert!(began.elapsed() < Duration::from_secs(20));
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let knows_all = |one| replicas.iter().all(|other| knows(one, other));
+    until(async || replicas.iter().all(knows_all)).await;
     replicas
 }
 
@@ -132,11 +121,7 @@ impl Replica {
         let first = self.create(name).await.lock_ref;
         self.release(&first).await;
         // The end of what the row lists.
-        let began = Instant::now();
-        while !self.link.state(&key(name)).await.entries.is_empty() {
-            assert!(began.elapsed() < Duration::from_secs(20), "{name}");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until(async || self.link.state(&key(name)).await.entries.is_empty()).await;
         self.link.stick(key(name));
         self.create(name).await.lock_ref
     }
@@ -144,27 +129,17 @@ impl Replica {
     /// Holds a key, and its row says so.
     async fn hold_by_row(&self, name: &str) -> LockRef {
         let held = self.create(name).await.lock_ref;
-        let began = Instant::now();
-        while !self
-            .engine
-            .acquire(&held, Duration::ZERO, false)
-            .await
-            .unwrap()
-            .durable
-        {
-            assert!(began.elapsed() < Duration::from_secs(20), "{name}");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until(async || {
+            let acquired = self.engine.acquire(&held, Duration::ZERO, false).await;
+            acquired.unwrap().durable
+        })
+        .await;
         held
     }
 
     async fn describe(&self, key: &str) -> DescribeLockResponse {
-        let ask = DescribeLockRequest {
-            key: key.to_owned(),
-            ..Default::default()
-        };
         let mut admin = self.admin.clone();
-        admin.describe_lock(ask).await.unwrap().into_inner()
+        done(admin.describe_lock(ask::describe(key))).await
     }
 
     /// All keys, page by page.
@@ -176,7 +151,7 @@ impl Replica {
         let mut all = Vec::new();
         let mut admin = self.admin.clone();
         loop {
-            let page = admin.list_locks(ask.clone()).await.unwrap().into_inner();
+            let page = done(admin.list_locks(ask.clone())).await;
             all.extend(page.locks);
             ask.page_token = page.next_page_token;
             if ask.page_token.is_empty() {
@@ -217,15 +192,10 @@ async fn every_replica_shows_a_holder_that_only_memory_has_and_ends_it() {
     }
     // The entry that another replica lists is one that it ends, once the row can be changed.
     home.link.stick(key("another"));
-    let mut listed = replicas[2].list(9).await;
-    let force = ForceReleaseRequest {
-        name: listed.remove(0).holder.unwrap().name,
-        reason: "stuck".to_owned(),
-        forced_by: "ops".to_owned(),
-    };
+    let listed = replicas[2].list(9).await.remove(0).holder.unwrap();
+    let force = ask::force(&listed.name, "stuck");
     let mut admin = replicas[2].admin.clone();
-    let forced = admin.force_release(force).await.unwrap();
-    assert!(forced.into_inner().was_holder);
+    assert!(done(admin.force_release(force)).await.was_holder);
     let put = Mutation::Put(Bytes::from_static(b"late"));
     let late = home.engine.critical_write(&held, put, 0).await;
     assert!(matches!(late, Err(EngineError::Ended(_))), "{late:?}");
@@ -241,11 +211,7 @@ async fn what_ended_at_the_home_is_not_listed_though_its_row_has_it() {
     // It is answered once the row has it.
     let (engine, lock_ref) = (home.engine.clone(), gone.clone());
     tokio::spawn(async move { engine.release(&lock_ref, None, 0).await });
-    let began = Instant::now();
-    while !home.describe("gone").await.holders.is_empty() {
-        assert!(began.elapsed() < Duration::from_secs(20));
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until(async || home.describe("gone").await.holders.is_empty()).await;
     assert_eq!(home.link.state(&key("gone")).await.entries.len(), 1);
     for replica in &replicas {
         assert_eq!(names(&replica.list(9).await), ["there"]);
@@ -291,11 +257,7 @@ async fn a_replica_that_does_not_say_what_it_serves_is_not_waited_for() {
     };
     let listed = peers.list_keys(&silent, &filter, 9, &[], within).await;
     assert!(listed.is_none());
-    assert!(
-        began.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        began.elapsed()
-    );
+    assert!(began.elapsed() < TTL, "{:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -305,18 +267,13 @@ async fn pages_go_through_the_memory_of_all_replicas_in_the_order_of_keys() {
     for number in 0..11 {
         let name = format!("k{number:02}");
         // One home has most of them, one none.
-        let home = match number % 4 {
-            0 => &replicas[0],
-            _ => &replicas[1],
-        };
+        let home = &replicas[usize::from(number % 4 != 0)];
         home.create(&name).await;
-        if number % 2 == 0 {
-            expected.push(name);
-        } else {
+        if number % 2 == 1 {
             let again = home.create(&name).await.lock_ref;
             home.release(&again).await;
-            expected.push(name);
         }
+        expected.push(name);
     }
     for replica in &replicas {
         for page_size in [1, 2, 3, 100] {
@@ -356,19 +313,12 @@ async fn what_a_replica_did_as_a_home_is_counted() {
     assert!(counts.volatile_grants >= 4, "{counts:?}");
     assert!(counts.background_commits >= 1, "{counts:?}");
     assert!(counts.hand_overs >= 1, "{counts:?}");
-    let ask = DescribeActivityRequest::default();
     let mut admin = replicas[1].admin.clone();
-    let began = Instant::now();
-    loop {
-        let did = admin.describe_activity(ask).await.unwrap().into_inner();
+    // Somebody serves what was given.
+    until(async || {
+        let did = done(admin.describe_activity(DescribeActivityRequest::default())).await;
         let homes = did.replicas.iter().filter_map(|one| one.as_home);
-        if homes.map(|counts| counts.received_keys).sum::<u64>() > 0 {
-            break;
-        }
-        assert!(
-            began.elapsed() < Duration::from_secs(20),
-            "nobody serves what was given"
-        );
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        homes.map(|counts| counts.received_keys).sum::<u64>() > 0
+    })
+    .await;
 }

@@ -13,8 +13,9 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
+use crate::ask;
 use crate::lever::Mode;
-use crate::world::{World, create, has_retry_info, hold};
+use crate::world::{World, create, done, has_retry_info, hold};
 
 #[tokio::test]
 async fn open_waits_and_streams_end_and_the_server_with_them() {
@@ -22,28 +23,16 @@ async fn open_waits_and_streams_end_and_the_server_with_them() {
     let mut client = world.client().await;
     hold(&mut client, "a").await;
     let waiter = create(&mut client, "a").await;
-    let ask = WatchLockRequest {
-        lock_ref: waiter.lock_ref.clone(),
-    };
-    let mut watch = client.watch_lock(ask).await.unwrap().into_inner();
+    let mut watch = done(client.watch_lock(ask::watch(&waiter.lock_ref))).await;
     watch.next().await.unwrap().unwrap();
     let asks = stream::pending::<KeepAliveRequest>();
-    let mut alive = client.keep_alive(asks).await.unwrap().into_inner();
+    let mut alive = done(client.keep_alive(asks)).await;
     let mut health = HealthClient::new(world.channel().await);
     let ask = HealthCheckRequest::default();
-    let mut healthy = health.watch(ask).await.unwrap().into_inner();
+    let mut healthy = done(health.watch(ask)).await;
     let waiting = tokio::spawn({
         let mut client = client.clone();
-        let acquire = AcquireLockRequest {
-            lock_ref: waiter.lock_ref,
-            wait: Some(prost_types::Duration {
-                seconds: 60,
-                nanos: 0,
-            }),
-            read_value: false,
-            give_up: false,
-        };
-        async move { client.acquire_lock(acquire).await }
+        async move { client.acquire_lock(ask::wait(&waiter.lock_ref, 60)).await }
     });
     sleep(Duration::from_millis(100)).await;
 
@@ -81,12 +70,9 @@ async fn what_outlives_the_grace_period_is_cut_off() {
     let held = hold(&mut client, "a").await;
     world.store.send_replace(Mode::Hangs);
     let call = tokio::spawn(async move {
-        let put = CriticalPutRequest {
-            lock_ref: held.lock_ref,
-            value: "v".into(),
-            call_no: 0,
-        };
-        client.critical_put(put).await
+        client
+            .critical_put(ask::critical_put(&held.lock_ref, "v"))
+            .await
     });
     sleep(Duration::from_millis(100)).await;
     let started = Instant::now();
@@ -99,18 +85,4 @@ async fn what_outlives_the_grace_period_is_cut_off() {
     );
     call.await.unwrap().unwrap_err();
     world.store.send_replace(Mode::Works);
-}
-
-#[tokio::test]
-async fn a_server_that_is_dropped_cuts_off_its_connections() {
-    let mut world = World::new().await;
-    let mut client = world.client().await;
-    let held = hold(&mut client, "a").await;
-    let ask = WatchLockRequest {
-        lock_ref: held.lock_ref,
-    };
-    let mut watch = client.watch_lock(ask).await.unwrap().into_inner();
-    watch.next().await.unwrap().unwrap();
-    world.abort();
-    assert!(watch.next().await.unwrap().is_err());
 }

@@ -15,14 +15,9 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Streaming};
 
+use crate::ask;
 use crate::lever::Mode;
-use crate::world::{Client, World, create, heard, hold, in_ms, until_in_time};
-
-fn alive(session: &str) -> KeepAliveRequest {
-    KeepAliveRequest {
-        session: session.to_owned(),
-    }
-}
+use crate::world::{Client, World, create, done, heard, hold, in_ms, refused, until_in_time};
 
 fn quick() -> Limits {
     Limits {
@@ -31,55 +26,43 @@ fn quick() -> Limits {
     }
 }
 
-async fn open(client: &mut Client, ttl_ms: i32) -> String {
-    let ask = OpenSessionRequest {
-        ttl: Some(prost_types::Duration {
-            seconds: i64::from(ttl_ms / 1000),
-            nanos: ttl_ms % 1000 * 1_000_000,
-        }),
+/// A session with a TTL of so many seconds.
+async fn open(client: &mut Client, ttl: i64) -> String {
+    let open = OpenSessionRequest {
+        ttl: ask::seconds(ttl),
         ..Default::default()
     };
-    client.open_session(ask).await.unwrap().into_inner().session
+    done(client.open_session(open)).await.session
 }
 
 async fn watch(client: &mut Client, lock_ref: &str) -> Streaming<WatchLockResponse> {
-    let ask = WatchLockRequest {
-        lock_ref: lock_ref.to_owned(),
-    };
-    client.watch_lock(ask).await.unwrap().into_inner()
+    done(client.watch_lock(ask::watch(lock_ref))).await
+}
+
+async fn next<T>(stream: &mut Streaming<T>) -> T {
+    stream.next().await.unwrap().unwrap()
 }
 
 #[tokio::test]
 async fn renewals_are_answered_in_order_and_an_ended_session_ends_nothing() {
     let world = World::new().await;
     let mut client = world.client().await;
-    let live = open(&mut client, 5_000).await;
-    let ended = open(&mut client, 5_000).await;
-    let close = CloseSessionRequest {
-        session: ended.clone(),
-    };
-    client.close_session(close).await.unwrap();
+    let live = open(&mut client, 5).await;
+    let ended = open(&mut client, 5).await;
+    done(client.close_session(ask::close_session(&ended))).await;
     let held = hold(&mut client, "a").await;
     let released = hold(&mut client, "b").await;
-    let release = ReleaseLockRequest {
-        lock_ref: released.lock_ref,
-        ..Default::default()
-    };
-    client.release_lock(release).await.unwrap();
+    done(client.release_lock(ask::release(&released.lock_ref))).await;
 
-    let asked: Vec<String> = [&live, &ended, &held.session, &released.session]
-        .into_iter()
-        .cycle()
-        .take(200)
-        .cloned()
+    let sessions = [&live, &ended, &held.session, &released.session];
+    let asked: Vec<&String> = sessions.into_iter().cycle().take(200).collect();
+    let asks: Vec<_> = asked
+        .iter()
+        .map(|session| ask::keep_alive(session))
         .collect();
-    let asks = stream::iter(asked.clone().into_iter().map(|session| alive(&session)));
-    let answers = client.keep_alive(asks).await.unwrap().into_inner();
+    let answers = done(client.keep_alive(stream::iter(asks))).await;
     let answers: Vec<_> = answers.map(Result::unwrap).collect().await;
-    assert_eq!(
-        answers.iter().map(|a| &a.session).collect::<Vec<_>>(),
-        asked.iter().collect::<Vec<_>>()
-    );
+    assert!(answers.iter().map(|answer| &answer.session).eq(asked));
     for answer in answers {
         let seconds = answer.valid_for.unwrap().seconds;
         if answer.session == ended {
@@ -97,61 +80,36 @@ async fn renewals_are_answered_in_order_and_an_ended_session_ends_nothing() {
 async fn a_stream_keeps_a_session_and_what_lives_by_it_alive() {
     let world = World::with(quick()).await;
     let mut client = world.client().await;
-    let session = open(&mut client, 1_000).await;
-    let ask = CreateLockRefRequest {
-        key: "a".into(),
-        session: session.clone(),
-        ..Default::default()
-    };
-    let held = client.create_lock_ref(ask).await.unwrap().into_inner();
+    let session = open(&mut client, 1).await;
+    let held = done(client.create_lock_ref(ask::create_in("a", &session))).await;
     assert_eq!(held.session, session);
     let (sender, asks) = mpsc::channel(1);
-    let mut answers = client
-        .keep_alive(ReceiverStream::new(asks))
-        .await
-        .unwrap()
-        .into_inner();
+    let mut answers = done(client.keep_alive(ReceiverStream::new(asks))).await;
     for _ in 0..15 {
-        sender.send(alive(&session)).await.unwrap();
-        assert_eq!(
-            answers.next().await.unwrap().unwrap().reason(),
-            EndReason::Unspecified
-        );
+        sender.send(ask::keep_alive(&session)).await.unwrap();
+        assert_eq!(next(&mut answers).await.reason(), EndReason::Unspecified);
         sleep(Duration::from_millis(100)).await;
     }
-    let get = CriticalGetRequest {
-        lock_ref: held.lock_ref,
-        call_no: 0,
-    };
-    client.critical_get(get).await.unwrap();
-}
-
-#[tokio::test]
-async fn a_keep_alive_that_makes_no_sense_ends_its_stream() {
-    let world = World::new().await;
-    let mut client = world.client().await;
-    let asks = stream::iter([alive("nonsense")]);
-    let mut answers = client.keep_alive(asks).await.unwrap().into_inner();
-    let status = answers.next().await.unwrap().unwrap_err();
-    assert_eq!(status.code(), Code::InvalidArgument);
-    assert_eq!(crate::world::fields(&status), ["session"]);
+    done(client.critical_get(ask::critical_get(&held.lock_ref))).await;
 }
 
 #[tokio::test]
 async fn a_lease_of_which_nothing_can_be_said_ends_no_stream() {
     let world = World::new().await;
     let mut client = world.client().await;
-    let live = open(&mut client, 5_000).await;
+    let live = open(&mut client, 5).await;
     world.store.send_replace(Mode::Fails);
     // Of a key that the store would have to be asked about.
     let unknown = "default/unknown#1.00000000000000000000000000".to_owned();
-    let asks = stream::iter([alive(&live), alive(&unknown), alive(&live)]);
-    let answers = client.keep_alive(asks).await.unwrap().into_inner();
+    let asks = stream::iter([
+        ask::keep_alive(&live),
+        ask::keep_alive(&unknown),
+        ask::keep_alive(&live),
+    ]);
+    let answers = done(client.keep_alive(asks)).await;
     let answers: Vec<_> = answers.map(Result::unwrap).collect().await;
-    let answered: Vec<_> = answers
-        .iter()
-        .map(|a| (&a.session, a.ttl.is_some()))
-        .collect();
+    let answered = answers.iter().map(|one| (&one.session, one.ttl.is_some()));
+    let answered: Vec<_> = answered.collect();
     assert_eq!(answered, [(&live, true), (&unknown, false), (&live, true)]);
     assert_eq!(answers[1].valid_for, Some(prost_types::Duration::default()));
     assert_eq!(answers[1].reason(), EndReason::Unspecified);
@@ -163,28 +121,25 @@ async fn streams_end_cleanly_a_little_before_their_deadline() {
     let mut client = world.client().await;
     hold(&mut client, "a").await;
     let waiter = create(&mut client, "a").await;
-    until_in_time(|| {
-        let (mut client, lock_ref) = (client.clone(), waiter.lock_ref.clone());
-        async move {
-            let started = Instant::now();
-            let ask = WatchLockRequest { lock_ref };
-            let watch = heard(client.watch_lock(in_ms(ask, 1_000)).await)?.unwrap();
-            let answered: Vec<_> = watch.into_inner().map(Result::unwrap).collect().await;
-            assert_eq!(answered.len(), 1);
-            (started.elapsed() < Duration::from_millis(1_000)).then_some(())
-        }
+    let within = Duration::from_millis(1_000);
+    until_in_time(async || {
+        let started = Instant::now();
+        let watch = client
+            .watch_lock(in_ms(ask::watch(&waiter.lock_ref), 1_000))
+            .await;
+        let watch = heard(watch)?.unwrap().into_inner();
+        let answered: Vec<_> = watch.map(Result::unwrap).collect().await;
+        assert_eq!(answered.len(), 1);
+        (started.elapsed() < within).then_some(())
     })
     .await;
-    until_in_time(|| {
-        let mut client = client.clone();
-        async move {
-            let started = Instant::now();
-            let asks = stream::pending::<KeepAliveRequest>();
-            let answers = heard(client.keep_alive(in_ms(asks, 1_000)).await)?.unwrap();
-            let answered: Vec<_> = answers.into_inner().map(Result::unwrap).collect().await;
-            assert_eq!(answered.len(), 0);
-            (started.elapsed() < Duration::from_millis(1_000)).then_some(())
-        }
+    until_in_time(async || {
+        let started = Instant::now();
+        let asks = stream::pending::<KeepAliveRequest>();
+        let answers = heard(client.keep_alive(in_ms(asks, 1_000)).await)?.unwrap();
+        let answered: Vec<_> = answers.into_inner().map(Result::unwrap).collect().await;
+        assert_eq!(answered.len(), 0);
+        (started.elapsed() < within).then_some(())
     })
     .await;
 }
@@ -197,42 +152,28 @@ async fn a_watch_tells_position_held_and_lost() {
     let second = create(&mut client, "a").await;
     let third = create(&mut client, "a").await;
     let mut watch = watch(&mut client, &third.lock_ref).await;
-    let answered = watch.next().await.unwrap().unwrap();
+    let answered = next(&mut watch).await;
     assert_eq!(
         (answered.state(), answered.position),
         (LockState::Waiting, 2)
     );
     for gone in [second, first] {
-        let release = ReleaseLockRequest {
-            lock_ref: gone.lock_ref,
-            ..Default::default()
-        };
-        client.release_lock(release).await.unwrap();
+        done(client.release_lock(ask::release(&gone.lock_ref))).await;
     }
-    let mut answered = watch.next().await.unwrap().unwrap();
+    let mut answered = next(&mut watch).await;
     while answered.state() == LockState::Waiting {
-        answered = watch.next().await.unwrap().unwrap();
+        answered = next(&mut watch).await;
     }
     assert_eq!(answered.state(), LockState::Held);
     assert!(answered.fencing_token > 0);
     assert!(answered.valid_for.unwrap().seconds > 0);
-    let get = CriticalGetRequest {
-        lock_ref: answered.lock_ref.clone(),
-        call_no: 0,
-    };
-    client.critical_get(get).await.unwrap();
+    done(client.critical_get(ask::critical_get(&answered.lock_ref))).await;
 
-    let force = ForceReleaseRequest {
-        name: public_part(&answered.lock_ref).to_owned(),
-        reason: "wedged".into(),
-        forced_by: "ann".into(),
-    };
-    world.admin().await.force_release(force).await.unwrap();
-    let lost = watch.next().await.unwrap().unwrap();
-    assert_eq!(
-        (lost.state(), lost.reason()),
-        (LockState::Lost, EndReason::Forced)
-    );
+    let force = ask::force(public_part(&answered.lock_ref), "wedged");
+    done(world.admin().await.force_release(force)).await;
+    let lost = next(&mut watch).await;
+    let ended = (lost.state(), lost.reason());
+    assert_eq!(ended, (LockState::Lost, EndReason::Forced));
     assert!(lost.detail.contains("wedged"));
     assert!(watch.next().await.is_none());
 }
@@ -241,32 +182,20 @@ async fn a_watch_tells_position_held_and_lost() {
 async fn an_open_watch_renews_nothing_and_tells_of_the_end() {
     let world = World::with(quick()).await;
     let mut client = world.client().await;
-    let ask = CreateLockRefRequest {
-        key: "a".into(),
-        ttl: Some(prost_types::Duration {
-            seconds: 0,
-            nanos: 300_000_000,
-        }),
-        ..Default::default()
+    let create = CreateLockRefRequest {
+        ttl: Duration::from_millis(300).try_into().ok(),
+        ..ask::create("a")
     };
-    let held = client.create_lock_ref(ask).await.unwrap().into_inner();
-    let mut watch = watch(&mut client, &held.lock_ref).await;
-    assert_eq!(
-        watch.next().await.unwrap().unwrap().state(),
-        LockState::Held
-    );
+    let held = done(client.create_lock_ref(create)).await.lock_ref;
+    let mut watch = watch(&mut client, &held).await;
+    assert_eq!(next(&mut watch).await.state(), LockState::Held);
     // Its client may be frozen behind a proxy that answers for it.
-    let lost = watch.next().await.unwrap().unwrap();
-    assert_eq!(
-        (lost.state(), lost.reason()),
-        (LockState::Lost, EndReason::Expired)
-    );
-    let get = CriticalGetRequest {
-        lock_ref: held.lock_ref,
-        call_no: 0,
-    };
-    let status = client.critical_get(get).await.unwrap_err();
-    assert_eq!(status.code(), Code::FailedPrecondition);
+    let lost = next(&mut watch).await;
+    let ended = (lost.state(), lost.reason());
+    assert_eq!(ended, (LockState::Lost, EndReason::Expired));
+    let (code, reason) = (Code::FailedPrecondition, "EXPIRED");
+    refused(client.critical_get(ask::critical_get(&held)), code, reason).await;
+    refused(client.release_lock(ask::release(&held)), code, reason).await;
 }
 
 #[tokio::test]
@@ -275,14 +204,14 @@ async fn a_slow_store_holds_the_client_back_and_queues_nothing() {
     let mut client = world.client().await;
     // Nothing is known of this key yet, so its home reads the row. (It is a long one because of the
     // library's limit on small frames that nobody reads.)
-    let slow = alive(&format!(
+    let slow = ask::keep_alive(&format!(
         "default/{}#1.00000000000000000000000000",
         "x".repeat(1000)
     ));
     world.store.send_replace(Mode::Hangs);
     let (sender, asks) = mpsc::channel(1);
     let asks = ReceiverStream::new(asks);
-    let mut answers = client.keep_alive(asks).await.unwrap().into_inner();
+    let mut answers = done(client.keep_alive(asks)).await;
     let sent = Arc::new(AtomicU32::new(0));
     tokio::spawn({
         let sent = Arc::clone(&sent);
@@ -300,10 +229,10 @@ async fn a_slow_store_holds_the_client_back_and_queues_nothing() {
     // What fills the windows and buffers of one HTTP/2 stream.
     assert!(before < 20_000, "{before}");
     world.store.send_replace(Mode::Works);
-    let answer = answers.next().await.unwrap().unwrap();
+    let answer = next(&mut answers).await;
     assert_eq!(answer.reason(), EndReason::NoLongerKept);
     for _ in 0..before {
-        answers.next().await.unwrap().unwrap();
+        next(&mut answers).await;
     }
     assert!(sent.load(Relaxed) > before, "it goes on");
 }
@@ -311,18 +240,15 @@ async fn a_slow_store_holds_the_client_back_and_queues_nothing() {
 #[tokio::test]
 async fn a_keep_alive_that_the_store_holds_up_ends_before_its_deadline() {
     let world = World::new().await;
-    let client = world.client().await;
+    let mut client = world.client().await;
     world.store.send_replace(Mode::Hangs);
-    until_in_time(|| {
-        let mut client = client.clone();
-        async move {
-            let started = Instant::now();
-            let asks = stream::iter([alive("default/slow#1.00000000000000000000000000")]);
-            let answers = heard(client.keep_alive(in_ms(asks, 1_000)).await)?.unwrap();
-            let status = answers.into_inner().next().await.unwrap().unwrap_err();
-            assert_eq!(status.code(), Code::Unavailable);
-            (started.elapsed() < Duration::from_millis(1_000)).then_some(())
-        }
+    until_in_time(async || {
+        let started = Instant::now();
+        let slow = ask::keep_alive("default/slow#1.00000000000000000000000000");
+        let answers = client.keep_alive(in_ms(stream::iter([slow]), 1_000)).await;
+        let answer = heard(answers)?.unwrap().into_inner().next().await.unwrap();
+        assert_eq!(answer.unwrap_err().code(), Code::Unavailable);
+        (started.elapsed() < Duration::from_millis(1_000)).then_some(())
     })
     .await;
 }

@@ -1,6 +1,9 @@
 //! One server on a port of its own, its clients, and what they are told.
 
+use std::collections::BTreeSet;
+use std::fmt::Debug;
 use std::net::SocketAddr;
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,10 +13,11 @@ use fermata::engine::{Engine, EngineOptions, NoPeers, Packing, REPLICA_TTL};
 use fermata::limits::Limits;
 use fermata::lock::TableName;
 use fermata::server::{Server, ServerError, Stopped, bind};
+use fermata::store::Store;
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use fermata_proto::lock_admin_client::LockAdminClient;
 use fermata_proto::lock_service_client::LockServiceClient;
-use fermata_proto::{CreateLockRefRequest, CreateLockRefResponse, LockState};
+use fermata_proto::{CreateLockRefResponse, LockState};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -21,17 +25,38 @@ use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 use tonic::body::Body;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Status};
+use tonic::{Code, Request, Response, Status};
 use tonic_types::StatusExt;
 use tower::util::BoxCloneService;
 
+use crate::ask;
 use crate::lever::{Levered, Mode};
 
 pub type Client = LockServiceClient<Channel>;
 pub type PatientChannel =
     BoxCloneService<http::Request<Body>, http::Response<Incoming>, hyper::Error>;
+
+/// A replica on this store that calls no other one.
+pub fn options(store: Store) -> EngineOptions {
+    EngineOptions {
+        store,
+        clock: Arc::new(SystemClock),
+        ids: Arc::new(SystemIds),
+        peers: Arc::new(NoPeers),
+        tables: Vec::new(),
+        write_back: BTreeSet::new(),
+        limits: Limits::default(),
+        name: String::new(),
+        zone: String::new(),
+        address: String::new(),
+        peer_address: String::new(),
+        packing: Packing::default(),
+        replica_ttl: REPLICA_TTL,
+    }
+}
 
 pub struct World {
     pub addr: SocketAddr,
@@ -88,19 +113,10 @@ impl World {
         let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let addr = listener.local_addr().unwrap();
         let engine = Engine::start(EngineOptions {
-            store,
-            clock: Arc::new(SystemClock),
-            ids: Arc::new(SystemIds),
-            peers: Arc::new(NoPeers),
             tables,
-            write_back: std::collections::BTreeSet::new(),
             limits,
-            name: String::new(),
-            zone: String::new(),
             address: addr.to_string(),
-            peer_address: String::new(),
-            packing: Packing::default(),
-            replica_ttl: REPLICA_TTL,
+            ..options(store)
         })
         .await
         .unwrap();
@@ -166,13 +182,6 @@ impl World {
     }
 }
 
-impl World {
-    /// The server's future is dropped.
-    pub fn abort(&mut self) {
-        self.server.take().unwrap().abort();
-    }
-}
-
 /// A lockRef that holds this key, in a queue that was empty.
 pub async fn hold(client: &mut Client, key: &str) -> CreateLockRefResponse {
     let held = create(client, key).await;
@@ -182,11 +191,50 @@ pub async fn hold(client: &mut Client, key: &str) -> CreateLockRefResponse {
 
 /// An entry in the queue of this key.
 pub async fn create(client: &mut Client, key: &str) -> CreateLockRefResponse {
-    let ask = CreateLockRefRequest {
-        key: key.to_owned(),
-        ..Default::default()
+    done(client.create_lock_ref(ask::create(key))).await
+}
+
+/// What a call is answered with that is not refused.
+#[track_caller]
+pub fn done<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> impl Future<Output = T> {
+    let at = Location::caller();
+    async move {
+        let answer = call
+            .await
+            .unwrap_or_else(|status| panic!("{at}: {status:?}"));
+        answer.into_inner()
+    }
+}
+
+/// The status of a call that is refused with this code and reason.
+#[track_caller]
+pub fn refused<T: Debug>(
+    call: impl Future<Output = Result<T, Status>>,
+    code: Code,
+    reason: &str,
+) -> impl Future<Output = Status> {
+    let at = Location::caller();
+    async move {
+        let status = call.await.expect_err(&at.to_string());
+        let refusal = code_and_reason(Err::<(), _>(status.clone()));
+        assert_eq!(refusal, (code, reason.to_owned()), "{at}: {status:?}");
+        status
+    }
+}
+
+/// Waits until this is so.
+#[track_caller]
+pub fn until(mut is_so: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
+    let at = Location::caller();
+    let waited = async move {
+        while !is_so().await {
+            sleep(Duration::from_millis(5)).await;
+        }
     };
-    client.create_lock_ref(ask).await.unwrap().into_inner()
+    async move {
+        let waited = timeout(Duration::from_secs(60), waited).await;
+        waited.unwrap_or_else(|_| panic!("{at}: not within a minute"));
+    }
 }
 
 /// A request with a deadline.
@@ -222,30 +270,14 @@ pub fn has_retry_info(status: &Status) -> bool {
     status.get_error_details().retry_info().is_some()
 }
 
-/// Tries a call with a short deadline until its answer came in time: on a busy machine a client may learn
-/// of it too late.
-pub async fn in_time<T, F>(mut call: impl FnMut() -> F) -> Result<T, Status>
-where
-    F: Future<Output = Result<T, Status>>,
-{
-    until_in_time(|| {
-        let call = call();
-        async { heard(call.await) }
-    })
-    .await
-}
-
 /// What a call was answered with; `None` where its client's timer was faster than the answer.
 pub fn heard<T>(answer: Result<T, Status>) -> Option<Result<T, Status>> {
     let given_up = |status: &Status| status.code() == Code::Cancelled;
     (!answer.as_ref().is_err_and(given_up)).then_some(answer)
 }
 
-/// Tries until an answer came in time; `None` is one that did not.
-pub async fn until_in_time<T, F>(mut attempt: impl FnMut() -> F) -> T
-where
-    F: Future<Output = Option<T>>,
-{
+/// Tries a call with a short deadline until its answer came in time: on a busy machine a client may learn of it too late.
+pub async fn until_in_time<T>(mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(60) {
         if let Some(answer) = attempt().await {

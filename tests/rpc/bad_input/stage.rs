@@ -1,16 +1,15 @@
 //! What there is before the first row and after each.
 
-use bytes::Bytes;
 use fermata_proto::lock_admin_client::LockAdminClient;
 use fermata_proto::*;
 use tonic::transport::Channel;
 
-use crate::world::{Client, World};
+use crate::ask;
+use crate::world::{Client, World, done};
 
 pub const KEY: &str = "orders 42";
 pub const REQUEST_ID: &str = "2c1743a3-91b6-4a36-a1a0-4f4a1ac8b7a1";
 pub const HOUR: i64 = 3_600;
-pub const YEAR: i64 = 365 * 24 * HOUR;
 
 pub fn span(seconds: i64, nanos: i32) -> prost_types::Duration {
     prost_types::Duration { seconds, nanos }
@@ -38,13 +37,12 @@ impl Stage {
         let mut client = world.client().await;
         let mut create = async |key: &str, table: &str, request_id: &str| {
             let ask = CreateLockRefRequest {
-                key: key.to_owned(),
                 table: table.to_owned(),
                 request_id: request_id.to_owned(),
                 ttl: Some(span(HOUR, 0)),
-                ..Default::default()
+                ..ask::create(key)
             };
-            client.create_lock_ref(ask).await.unwrap().into_inner()
+            done(client.create_lock_ref(ask)).await
         };
         let held = create(KEY, "", "").await;
         let waiter = create(KEY, "", "").await;
@@ -52,22 +50,16 @@ impl Stage {
         create("other", "", "").await;
         let once = create("once", "", REQUEST_ID).await;
         let ended = create("over", "", "").await;
-        client.critical_put(put(&held, b"kept")).await.unwrap();
-        client
-            .release_lock(release(&ended, Some(b"last")))
-            .await
-            .unwrap();
+        let put = ask::critical_put(&held.lock_ref, "kept");
+        done(client.critical_put(put)).await;
+        let release = ask::release_with_put(&ended.lock_ref, "last");
+        done(client.release_lock(release)).await;
         let open = OpenSessionRequest {
             ttl: Some(span(HOUR, 0)),
             request_id: REQUEST_ID.to_owned(),
             ..Default::default()
         };
-        let session = client
-            .open_session(open)
-            .await
-            .unwrap()
-            .into_inner()
-            .session;
+        let session = done(client.open_session(open)).await.session;
         Stage {
             admin: world.admin().await,
             world,
@@ -93,52 +85,32 @@ impl Stage {
             };
             for key in keys {
                 let ask = DescribeLockRequest {
-                    key: (*key).to_owned(),
                     table: table.to_owned(),
-                    ..Default::default()
+                    ..ask::describe(key)
                 };
-                let mut described = admin.describe_lock(ask).await.unwrap().into_inner();
+                let mut described = done(admin.describe_lock(ask)).await;
                 described.holders.iter_mut().for_each(without_lease);
                 described.waiters.iter_mut().for_each(without_lease);
                 let ask = GetRequest {
-                    key: (*key).to_owned(),
                     table: table.to_owned(),
+                    ..ask::get(key)
                 };
-                let value = client.get(ask).await.unwrap().into_inner();
+                let value = done(client.get(ask)).await;
                 facts.push(format!("{described:?} {value:?}"));
             }
             let ask = ListLocksRequest {
                 table: table.to_owned(),
                 ..Default::default()
             };
-            let mut listed = admin.list_locks(ask).await.unwrap().into_inner();
+            let mut listed = done(admin.list_locks(ask)).await;
             let holders = listed.locks.iter_mut().filter_map(|l| l.holder.as_mut());
             holders.for_each(without_lease);
             facts.push(format!("{} locks: {listed:?}", listed.locks.len()));
         }
         let ask = ListSessionsRequest::default();
-        let mut listed = admin.list_sessions(ask).await.unwrap().into_inner();
+        let mut listed = done(admin.list_sessions(ask)).await;
         listed.sessions.iter_mut().for_each(|s| s.lease_left = None);
         facts.push(format!("{} sessions: {listed:?}", listed.sessions.len()));
         facts
-    }
-}
-
-pub fn put(of: &CreateLockRefResponse, value: &'static [u8]) -> CriticalPutRequest {
-    CriticalPutRequest {
-        lock_ref: of.lock_ref.clone(),
-        value: Bytes::from_static(value),
-        call_no: 0,
-    }
-}
-
-pub fn release(of: &CreateLockRefResponse, value: Option<&'static [u8]>) -> ReleaseLockRequest {
-    ReleaseLockRequest {
-        lock_ref: of.lock_ref.clone(),
-        put: value.map(|value| Mutation {
-            value: Bytes::from_static(value),
-            delete: false,
-        }),
-        call_no: 0,
     }
 }

@@ -15,8 +15,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Status, Streaming};
 
 use crate::access::by;
+use crate::ask;
+use crate::each_call::status_of;
 use crate::lever::Mode;
-use crate::world::{Client, World, code_and_reason, create, fields, has_retry_info, hold};
+use crate::world::{Client, World, create, done, fields, has_retry_info, hold, refused};
 
 /// A Pipeline that a test sends frames on.
 pub struct Pipe {
@@ -82,14 +84,14 @@ impl Pipe {
     }
 
     fn frame(&mut self, calls: Vec<PipelineCall>) {
-        let given_up = Vec::new();
-        let frames = self.frames.as_ref().unwrap();
-        let frame = PipelineRequest { calls, given_up };
-        frames.try_send(frame).unwrap();
+        self.send_frame(calls, Vec::new());
     }
 
     fn give_up(&mut self, given_up: Vec<u64>) {
-        let calls = Vec::new();
+        self.send_frame(Vec::new(), given_up);
+    }
+
+    fn send_frame(&mut self, calls: Vec<PipelineCall>, given_up: Vec<u64>) {
         let frames = self.frames.as_ref().unwrap();
         let frame = PipelineRequest { calls, given_up };
         frames.try_send(frame).unwrap();
@@ -105,202 +107,135 @@ impl Pipe {
             let frame = frame.await.expect("no answer came in 20 s")?;
             let frame = frame.ok_or_else(|| Status::aborted("the stream has ended"))?;
             assert!(!frame.answers.is_empty());
-            self.come.extend(
-                frame
-                    .answers
-                    .into_iter()
-                    .map(|answer| (answer.call_id, answer)),
-            );
+            let answers = frame.answers.into_iter();
+            self.come
+                .extend(answers.map(|answer| (answer.call_id, answer)));
+        }
+    }
+
+    /// What comes of this call.
+    async fn outcome(&mut self, id: u64) -> Result<Outcome, Status> {
+        match self.answer(id).await?.outcome.unwrap() {
+            Outcome::Error(error) => Err(status_of(&error)),
+            outcome => Ok(outcome),
         }
     }
 
     pub async fn made(&mut self, call: Call) -> Result<Outcome, Status> {
         let id = self.send([call])[0];
-        outcome(self.answer(id).await?)
+        self.outcome(id).await
     }
 
-    /// The status that the stream ends with.
-    async fn ends(&mut self) -> Option<Status> {
-        loop {
-            match self.answers.message().await {
-                Ok(Some(_)) => {}
-                Ok(None) => return None,
-                Err(status) => return Some(status),
-            }
-        }
-    }
-}
-
-pub fn outcome(answer: PipelineAnswer) -> Result<Outcome, Status> {
-    match answer.outcome.unwrap() {
-        Outcome::Error(error) => {
-            let code = Code::from_i32(error.code);
-            Err(Status::with_details(code, error.message, error.details))
-        }
-        outcome => Ok(outcome),
-    }
-}
-
-pub fn create_ask(key: &str) -> CreateLockRefRequest {
-    CreateLockRefRequest {
-        key: key.to_owned(),
-        read_value: true,
-        ..Default::default()
-    }
-}
-
-pub fn wait_ask(lock_ref: &str, seconds: i64) -> AcquireLockRequest {
-    AcquireLockRequest {
-        lock_ref: lock_ref.to_owned(),
-        wait: Some(prost_types::Duration { seconds, nanos: 0 }),
-        ..Default::default()
-    }
-}
-
-pub fn put_ask(lock_ref: &str, value: &'static str) -> CriticalPutRequest {
-    CriticalPutRequest {
-        lock_ref: lock_ref.to_owned(),
-        value: value.into(),
-        call_no: 0,
-    }
-}
-
-pub fn release_ask(lock_ref: &str) -> ReleaseLockRequest {
-    ReleaseLockRequest {
-        lock_ref: lock_ref.to_owned(),
-        ..Default::default()
+    /// What the stream ends with.
+    async fn ends(&mut self) -> Result<(), Status> {
+        while self.answers.message().await?.is_some() {}
+        Ok(())
     }
 }
 
 fn get_ask(key: &str) -> Call {
-    Call::Get(GetRequest {
-        key: key.to_owned(),
-        ..Default::default()
-    })
+    Call::Get(ask::get(key))
+}
+
+fn put_ask(lock_ref: &str, value: &'static str) -> Call {
+    Call::CriticalPut(ask::critical_put(lock_ref, value))
+}
+
+fn wait_ask(lock_ref: &str, seconds: i64) -> Call {
+    Call::AcquireLock(ask::wait(lock_ref, seconds))
 }
 
 fn renew_ask(session: &str) -> Call {
-    Call::RenewSession(RenewSessionRequest {
-        session: session.to_owned(),
-    })
+    Call::RenewSession(ask::renew_session(session))
 }
 
 fn look_ask(lock_ref: &str) -> Call {
-    Call::AcquireLock(AcquireLockRequest {
-        lock_ref: lock_ref.to_owned(),
-        ..Default::default()
-    })
+    Call::AcquireLock(ask::acquire(lock_ref))
+}
+
+/// A key that is held, an entry that waits for it, and a Pipeline.
+async fn held_and_waiting() -> (World, CreateLockRefResponse, String, Pipe) {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "a").await;
+    let waiter = create(&mut client, "a").await.lock_ref;
+    let pipe = Pipe::open(&mut client).await;
+    (world, held, waiter, pipe)
+}
+
+fn is_acquired(outcome: Result<Outcome, Status>, state: LockState) {
+    let is_it = matches!(&outcome, Ok(Outcome::AcquireLock(lock)) if lock.state() == state);
+    assert!(is_it, "{outcome:?}");
 }
 
 #[tokio::test]
 async fn a_call_is_answered_when_it_is_done_and_not_in_its_turn() {
-    let world = World::new().await;
-    let mut client = world.client().await;
-    let held = hold(&mut client, "a").await;
-    let waiter = create(&mut client, "a").await;
-    let mut pipe = Pipe::open(&mut client).await;
+    let (_world, held, waiter, mut pipe) = held_and_waiting().await;
     let ids = pipe.send([
-        Call::AcquireLock(wait_ask(&waiter.lock_ref, 60)),
-        Call::CriticalPut(put_ask(&held.lock_ref, "one")),
-        Call::CreateLockRef(create_ask("other")),
+        wait_ask(&waiter, 60),
+        put_ask(&held.lock_ref, "one"),
+        Call::CreateLockRef(ask::create("other")),
     ]);
-    assert!(matches!(
-        outcome(pipe.answer(ids[1]).await.unwrap()),
-        Ok(Outcome::CriticalPut(_))
-    ));
-    let other = pipe.answer(ids[2]).await.unwrap();
+    let put = pipe.outcome(ids[1]).await;
+    assert!(matches!(put, Ok(Outcome::CriticalPut(_))), "{put:?}");
     // This replica serves it.
-    assert_eq!(other.home, None);
+    assert_eq!(pipe.answer(ids[2]).await.unwrap().home, None);
     assert!(pipe.come.is_empty());
-    pipe.made(Call::ReleaseLock(release_ask(&held.lock_ref)))
-        .await
-        .unwrap();
-    let Ok(Outcome::AcquireLock(acquired)) = outcome(pipe.answer(ids[0]).await.unwrap()) else {
-        panic!("it waits no more");
-    };
-    assert_eq!(acquired.state(), LockState::Held);
+    let release = Call::ReleaseLock(ask::release(&held.lock_ref));
+    pipe.made(release).await.unwrap();
+    is_acquired(pipe.outcome(ids[0]).await, LockState::Held);
 }
 
 #[tokio::test]
 async fn the_end_of_the_stream_is_the_disconnect_of_those_it_renewed() {
     let world = World::new().await;
     let mut client = world.client().await;
-    let ask = OpenSessionRequest {
-        disconnect_grace: Some(prost_types::Duration {
-            seconds: 1,
-            nanos: 0,
-        }),
+    let open = OpenSessionRequest {
+        disconnect_grace: ask::seconds(1),
         ..Default::default()
     };
-    let session = client.open_session(ask).await.unwrap().into_inner().session;
-    let ask = CreateLockRefRequest {
-        session: session.clone(),
-        ..create_ask("a")
-    };
-    client.create_lock_ref(ask).await.unwrap();
-    let waiter = create(&mut client, "a").await;
+    let session = done(client.open_session(open)).await.session;
+    done(client.create_lock_ref(ask::create_in("a", &session))).await;
+    let waiter = create(&mut client, "a").await.lock_ref;
     let mut pipe = Pipe::open(&mut client).await;
-    let begun = Instant::now();
     for _ in 0..8 {
-        let session = session.clone();
-        let renewed = pipe
-            .made(Call::KeepAlive(KeepAliveRequest { session }))
-            .await;
+        let renewed = pipe.made(Call::KeepAlive(ask::keep_alive(&session))).await;
         let Ok(Outcome::KeepAlive(renewed)) = renewed else {
             panic!("{renewed:?}");
         };
         assert_eq!(renewed.reason(), EndReason::Unspecified);
         sleep(Duration::from_millis(250)).await;
     }
-    let waiting = AcquireLockRequest {
-        lock_ref: waiter.lock_ref.clone(),
-        ..Default::default()
-    };
-    let state = client.acquire_lock(waiting).await.unwrap().into_inner();
-    assert_eq!(
-        state.state(),
-        LockState::Waiting,
-        "after {:?}",
-        begun.elapsed()
-    );
+    let waits = done(client.acquire_lock(ask::acquire(&waiter))).await;
+    assert_eq!(waits.state(), LockState::Waiting);
     drop(pipe);
-    let held = client.acquire_lock(wait_ask(&waiter.lock_ref, 15)).await;
-    assert_eq!(held.unwrap().into_inner().state(), LockState::Held);
+    let held = done(client.acquire_lock(ask::wait(&waiter, 15))).await;
+    assert_eq!(held.state(), LockState::Held);
 }
 
 #[tokio::test]
 async fn a_call_that_names_nothing_is_refused_and_the_others_go_on() {
     let world = World::new().await;
     let mut pipe = Pipe::open(&mut world.client().await).await;
-    pipe.frame(vec![
-        PipelineCall {
-            call_id: 1,
-            timeout: None,
-            call: None,
-        },
-        PipelineCall {
-            call_id: 2,
-            timeout: Some(prost_types::Duration {
-                seconds: -1,
-                nanos: 0,
-            }),
-            call: Some(Call::CreateLockRef(create_ask("a"))),
-        },
-        PipelineCall {
-            call_id: 3,
-            timeout: None,
-            call: Some(Call::CreateLockRef(create_ask("a"))),
-        },
-    ]);
-    let refused = outcome(pipe.answer(1).await.unwrap()).unwrap_err();
-    assert_eq!(fields(&refused), ["call"]);
-    assert_eq!(
-        code_and_reason(Err::<(), _>(refused)),
-        (Code::InvalidArgument, "MISSING".to_owned())
-    );
-    let refused = outcome(pipe.answer(2).await.unwrap()).unwrap_err();
-    assert_eq!(fields(&refused), ["timeout"]);
-    let Ok(Outcome::CreateLockRef(created)) = outcome(pipe.answer(3).await.unwrap()) else {
+    let call = |call_id| PipelineCall {
+        call_id,
+        timeout: None,
+        call: Some(Call::CreateLockRef(ask::create("a"))),
+    };
+    let nothing = PipelineCall {
+        call: None,
+        ..call(1)
+    };
+    let backwards = PipelineCall {
+        timeout: ask::seconds(-1),
+        ..call(2)
+    };
+    pipe.frame(vec![nothing, backwards, call(3)]);
+    for (id, field, reason) in [(1, "call", "MISSING"), (2, "timeout", "OUT_OF_RANGE")] {
+        let status = refused(pipe.outcome(id), Code::InvalidArgument, reason).await;
+        assert_eq!(fields(&status), [field]);
+    }
+    let Ok(Outcome::CreateLockRef(created)) = pipe.outcome(3).await else {
         panic!("it is well made");
     };
     assert_eq!(created.state(), LockState::Held);
@@ -310,41 +245,27 @@ async fn a_call_that_names_nothing_is_refused_and_the_others_go_on() {
 async fn a_frame_that_is_too_much_ends_the_stream() {
     let world = World::new().await;
     let mut client = world.client().await;
-    let mut pipe = Pipe::open(&mut client).await;
-    pipe.send((0..257).map(|_| Call::Get(GetRequest::default())));
-    let status = pipe.ends().await.unwrap();
-    assert_eq!(fields(&status), ["calls"]);
-    let mut pipe = Pipe::open(&mut client).await;
-    pipe.give_up(vec![1; 1_025]);
-    let status = pipe.ends().await.unwrap();
-    assert_eq!(fields(&status), ["given_up"]);
-    let mut pipe = Pipe::open(&mut client).await;
-    pipe.send((0..257).map(|_| Call::Get(GetRequest::default())));
-    let status = pipe.ends().await.unwrap();
-    assert_eq!(
-        code_and_reason(Err::<(), _>(status)),
-        (Code::InvalidArgument, "TOO_LARGE".to_owned())
-    );
-    // Nor are half a million empty ones decoded to be counted.
-    let mut pipe = Pipe::open(&mut client).await;
-    pipe.frame(vec![PipelineCall::default(); 500_000]);
-    let status = pipe.ends().await.unwrap();
-    assert_eq!(
-        code_and_reason(Err::<(), _>(status)),
-        (Code::InvalidArgument, "TOO_LARGE".to_owned())
-    );
-    let mut pipe = Pipe::open(&mut client).await;
-    let value = "x".repeat(600 * 1024);
-    let put = CriticalPutRequest {
-        value: value.into(),
-        ..Default::default()
-    };
-    pipe.send([Call::CriticalPut(put.clone()), Call::CriticalPut(put)]);
-    let status = pipe.ends().await.unwrap();
-    assert_eq!(
-        code_and_reason(Err::<(), _>(status)),
-        (Code::InvalidArgument, "TOO_LARGE".to_owned())
-    );
+    type Sends = fn(&mut Pipe);
+    let sends: [(&[&str], Sends); 4] = [
+        (&["calls"], |pipe| {
+            pipe.send((0..257).map(|_| get_ask("")));
+        }),
+        (&["given_up"], |pipe| pipe.give_up(vec![1; 1_025])),
+        // Nor are half a million empty ones decoded to be counted.
+        (&[], |pipe| {
+            pipe.frame(vec![PipelineCall::default(); 500_000]);
+        }),
+        (&[""], |pipe| {
+            let put = || Call::CriticalPut(ask::critical_put("", vec![7; 600 * 1024]));
+            pipe.send([put(), put()]);
+        }),
+    ];
+    for (field, send) in sends {
+        let mut pipe = Pipe::open(&mut client).await;
+        send(&mut pipe);
+        let status = refused(pipe.ends(), Code::InvalidArgument, "TOO_LARGE").await;
+        assert_eq!(fields(&status), field);
+    }
 }
 
 #[tokio::test]
@@ -355,46 +276,34 @@ async fn so_many_calls_may_wait_and_the_release_comes_through() {
     let mut pipe = Pipe::open(&mut client).await;
     let mut waiters = Vec::new();
     for _ in 0..520 {
-        let created = pipe.made(Call::CreateLockRef(create_ask("a"))).await;
-        let Ok(Outcome::CreateLockRef(created)) = created else {
-            panic!("{created:?}");
-        };
-        waiters.push(created.lock_ref);
+        waiters.push(create(&mut client, "a").await.lock_ref);
     }
     let mut ids = Vec::new();
     for lock_ref in &waiters {
         // What they will read is not counted before it is read.
         let wait = AcquireLockRequest {
             read_value: true,
-            ..wait_ask(lock_ref, 60)
+            ..ask::wait(lock_ref, 60)
         };
         ids.extend(pipe.send([Call::AcquireLock(wait)]));
     }
     for id in &ids[512..] {
-        let refused = outcome(pipe.answer(*id).await.unwrap()).unwrap_err();
-        assert!(has_retry_info(&refused));
-        assert_eq!(
-            code_and_reason(Err::<(), _>(refused)),
-            (Code::ResourceExhausted, "LIMIT_REACHED".to_owned())
-        );
+        let wait = pipe.outcome(*id);
+        let status = refused(wait, Code::ResourceExhausted, "LIMIT_REACHED").await;
+        assert!(has_retry_info(&status));
     }
     assert!(pipe.come.is_empty());
-    let release = Call::ReleaseLock(release_ask(&held.lock_ref));
+    let release = Call::ReleaseLock(ask::release(&held.lock_ref));
     pipe.made(release).await.unwrap();
-    let acquired = outcome(pipe.answer(ids[0]).await.unwrap()).unwrap();
-    assert!(matches!(acquired, Outcome::AcquireLock(lock) if lock.state() == LockState::Held));
+    is_acquired(pipe.outcome(ids[0]).await, LockState::Held);
     // Which made room for one more.
-    let waits = Call::AcquireLock(wait_ask(&waiters[512], 0));
-    let acquired = pipe.made(waits).await.unwrap();
-    assert!(matches!(acquired, Outcome::AcquireLock(lock) if lock.state() == LockState::Waiting));
+    let waits = pipe.made(wait_ask(&waiters[512], 0)).await;
+    is_acquired(waits, LockState::Waiting);
 }
 
 #[tokio::test]
 async fn two_calls_in_flight_with_one_id_end_the_stream() {
-    let world = World::new().await;
-    let mut client = world.client().await;
-    let held = hold(&mut client, "a").await;
-    let mut pipe = Pipe::open(&mut client).await;
+    let (world, held, _, mut pipe) = held_and_waiting().await;
     world.store.send_replace(Mode::Hangs);
     let twice = |call: Call| PipelineCall {
         call_id: 7,
@@ -402,12 +311,8 @@ async fn two_calls_in_flight_with_one_id_end_the_stream() {
         call: Some(call),
     };
     pipe.frame(vec![twice(get_ask("b")), twice(look_ask(&held.lock_ref))]);
-    let status = pipe.ends().await.unwrap();
+    let status = refused(pipe.ends(), Code::InvalidArgument, "CONFLICTING").await;
     assert_eq!(fields(&status), ["call_id"]);
-    assert_eq!(
-        code_and_reason(Err::<(), _>(status)),
-        (Code::InvalidArgument, "CONFLICTING".to_owned())
-    );
 }
 
 #[tokio::test]
@@ -415,97 +320,54 @@ async fn a_renewal_is_answered_between_what_is_large() {
     let world = World::new().await;
     let mut client = world.client().await;
     let held = hold(&mut client, "a").await;
-    let large = CriticalPutRequest {
-        lock_ref: held.lock_ref.clone(),
-        value: vec![7; 1024 * 1024].into(),
-        call_no: 0,
-    };
-    client.critical_put(large).await.unwrap();
+    let value = vec![7; 1024 * 1024];
+    done(client.critical_put(ask::critical_put(&held.lock_ref, value.clone()))).await;
     let mut pipe = Pipe::open(&mut client).await;
-    let get = || {
-        Call::Get(GetRequest {
-            key: "a".to_owned(),
-            ..Default::default()
-        })
-    };
-    let large = pipe.send((0..12).map(|_| get()));
-    let renew = Call::RenewSession(RenewSessionRequest {
-        session: held.session.clone(),
-    });
+    let large = pipe.send((0..12).map(|_| get_ask("a")));
     // Nothing is taken meanwhile, so all of them wait.
     sleep(Duration::from_millis(500)).await;
-    let small = pipe.send([renew])[0];
+    let small = pipe.send([renew_ask(&held.session)])[0];
     sleep(Duration::from_millis(300)).await;
-    assert!(outcome(pipe.answer(small).await.unwrap()).is_ok());
+    pipe.outcome(small).await.unwrap();
     assert!(pipe.come.len() < 12, "{}", pipe.come.len());
     for id in large {
-        let Ok(Outcome::Get(got)) = outcome(pipe.answer(id).await.unwrap()) else {
+        let Ok(Outcome::Get(got)) = pipe.outcome(id).await else {
             panic!("it was well made");
         };
-        assert_eq!(got.value.len(), 1024 * 1024);
+        assert!(got.value == value);
     }
 }
 
 #[tokio::test]
 async fn what_was_read_is_answered_before_the_server_stops() {
-    let mut world = World::new().await;
-    let mut client = world.client().await;
-    let held = hold(&mut client, "a").await;
-    let waiter = create(&mut client, "a").await;
-    let mut pipe = Pipe::open(&mut client).await;
-    let wait = pipe.send([Call::AcquireLock(wait_ask(&waiter.lock_ref, 60))])[0];
+    let (mut world, held, waiter, mut pipe) = held_and_waiting().await;
+    let wait = pipe.send([wait_ask(&waiter, 60)])[0];
     // It was read with the frame before.
-    pipe.made(Call::Get(GetRequest {
-        key: "a".to_owned(),
-        ..Default::default()
-    }))
-    .await
-    .unwrap();
+    pipe.made(get_ask("a")).await.unwrap();
     world.store.send_replace(Mode::Hangs);
-    let put = pipe.send([Call::CriticalPut(put_ask(&held.lock_ref, "one"))])[0];
-    let renew = RenewSessionRequest {
-        session: held.session.clone(),
-    };
-    pipe.made(Call::RenewSession(renew)).await.unwrap();
+    let put = pipe.send([put_ask(&held.lock_ref, "one")])[0];
+    pipe.made(renew_ask(&held.session)).await.unwrap();
     let stopped = world.stop();
-    let waited = outcome(pipe.answer(wait).await.unwrap()).unwrap_err();
-    assert_eq!(
-        code_and_reason(Err::<(), _>(waited)),
-        (Code::Unavailable, "STOPPING".to_owned())
-    );
+    refused(pipe.outcome(wait), Code::Unavailable, "STOPPING").await;
     // While that put goes on, what comes is refused at once, and not left unread.
-    let late = pipe.made(Call::CreateLockRef(create_ask("late"))).await;
-    assert_eq!(
-        code_and_reason(late.map(drop)),
-        (Code::Unavailable, "STOPPING".to_owned())
-    );
+    let late = pipe.made(Call::CreateLockRef(ask::create("late")));
+    refused(late, Code::Unavailable, "STOPPING").await;
     world.store.send_replace(Mode::Works);
-    let put = outcome(pipe.answer(put).await.unwrap());
+    let put = pipe.outcome(put).await;
     assert!(matches!(put, Ok(Outcome::CriticalPut(_))), "{put:?}");
-    let last = pipe.ends().await.unwrap();
-    assert_eq!(
-        code_and_reason(Err::<(), _>(last)),
-        (Code::Unavailable, "STOPPING".to_owned())
-    );
+    refused(pipe.ends(), Code::Unavailable, "STOPPING").await;
     stopped.await.unwrap().unwrap();
 }
 
 #[tokio::test]
 async fn a_call_is_answered_within_its_own_time() {
-    let world = World::new().await;
-    let mut client = world.client().await;
-    let held = hold(&mut client, "a").await;
-    let mut pipe = Pipe::open(&mut client).await;
+    let (world, held, _, mut pipe) = held_and_waiting().await;
     world.store.send_replace(Mode::Hangs);
-    let put = Call::CriticalPut(put_ask(&held.lock_ref, "one"));
     let begun = Instant::now();
+    let put = put_ask(&held.lock_ref, "one");
     let id = pipe.send_within([put], Some(Duration::from_millis(300)))[0];
-    let late = outcome(pipe.answer(id).await.unwrap()).unwrap_err();
+    refused(pipe.outcome(id), Code::Unavailable, "OUTCOME_UNKNOWN").await;
     // Not when any call ends, 10 s after it was begun.
     assert!(begun.elapsed() < Duration::from_secs(5));
-    assert_eq!(
-        code_and_reason(Err::<(), _>(late)),
-        (Code::Unavailable, "OUTCOME_UNKNOWN".to_owned())
-    );
     world.store.send_replace(Mode::Works);
 }
