@@ -34,98 +34,60 @@ fn ended(reason: EndReason) -> EngineError {
 
 #[test]
 fn every_engine_error_has_its_code_and_reason() {
+    use Code::{FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted, Unavailable};
+    let exhausted = EngineError::Exhausted {
+        what: "sessions_max",
+        limit: 5,
+    };
+    let share_used = EngineError::ShareUsed {
+        what: "sessions_max",
+        share: 1,
+    };
+    let call_no = EngineError::CallNoNotAbove { given: 1, last: 2 };
+    let mismatch = EngineError::RequestMismatch { field: "ttl" };
+    let unknown_table = EngineError::UnknownTable("t".into());
+    let used_up = EngineError::KeyUsedUp("no more".into());
+    let unavailable = EngineError::Unavailable("no majority".into());
+    let in_doubt = EngineError::WriteUnknown("no answer".into());
+    let no_longer_kept = EngineError::Ended(EndedAs::NoLongerKept);
     let cases = [
-        (
-            EngineError::UnknownTable("t".into()),
-            Code::NotFound,
-            "UNKNOWN_TABLE",
-        ),
-        (EngineError::NeverIssued, Code::NotFound, "NEVER_ISSUED"),
+        (unknown_table, NotFound, "UNKNOWN_TABLE"),
+        (EngineError::NeverIssued, NotFound, "NEVER_ISSUED"),
         (
             EngineError::Ended(EndedAs::Released),
-            Code::FailedPrecondition,
+            FailedPrecondition,
             "RELEASED",
         ),
-        (
-            EngineError::Ended(EndedAs::NoLongerKept),
-            Code::FailedPrecondition,
-            "NO_LONGER_KEPT",
-        ),
-        (
-            ended(EndReason::Expired),
-            Code::FailedPrecondition,
-            "EXPIRED",
-        ),
+        (no_longer_kept, FailedPrecondition, "NO_LONGER_KEPT"),
+        (ended(EndReason::Expired), FailedPrecondition, "EXPIRED"),
         (
             ended(EndReason::SessionClosed),
-            Code::FailedPrecondition,
+            FailedPrecondition,
             "SESSION_CLOSED",
         ),
-        (
-            ended(EndReason::Unclaimed),
-            Code::FailedPrecondition,
-            "UNCLAIMED",
-        ),
+        (ended(EndReason::Unclaimed), FailedPrecondition, "UNCLAIMED"),
         (
             EngineError::SessionEnded,
-            Code::FailedPrecondition,
+            FailedPrecondition,
             "SESSION_CLOSED",
         ),
         (
             EngineError::GrantSuperseded,
-            Code::FailedPrecondition,
+            FailedPrecondition,
             "GRANT_SUPERSEDED",
         ),
-        (EngineError::NoGrant, Code::FailedPrecondition, "NO_GRANT"),
-        (
-            EngineError::Releasing,
-            Code::FailedPrecondition,
-            "RELEASING",
-        ),
-        (
-            EngineError::CallNoNotAbove { given: 1, last: 2 },
-            Code::FailedPrecondition,
-            "CALL_NO_NOT_ABOVE",
-        ),
-        (
-            EngineError::RequestMismatch { field: "ttl" },
-            Code::InvalidArgument,
-            "REQUEST_MISMATCH",
-        ),
-        (
-            EngineError::Exhausted {
-                what: "sessions_max",
-                limit: 5,
-            },
-            Code::ResourceExhausted,
-            "LIMIT_REACHED",
-        ),
-        (
-            EngineError::ShareUsed {
-                what: "sessions_max",
-                share: 1,
-            },
-            Code::ResourceExhausted,
-            "LIMIT_REACHED",
-        ),
-        (
-            EngineError::KeyUsedUp("no more".into()),
-            Code::ResourceExhausted,
-            "KEY_USED_UP",
-        ),
-        (
-            EngineError::Unavailable("no majority".into()),
-            Code::Unavailable,
-            "STORE_UNAVAILABLE",
-        ),
-        (
-            EngineError::WriteUnknown("no answer".into()),
-            Code::Unavailable,
-            "OUTCOME_UNKNOWN",
-        ),
-        (EngineError::Fenced, Code::Unavailable, "STORE_UNAVAILABLE"),
-        (EngineError::Stopping, Code::Unavailable, "STOPPING"),
-        (EngineError::ClockOff, Code::Unavailable, "CLOCK_OFF"),
+        (EngineError::NoGrant, FailedPrecondition, "NO_GRANT"),
+        (EngineError::Releasing, FailedPrecondition, "RELEASING"),
+        (call_no, FailedPrecondition, "CALL_NO_NOT_ABOVE"),
+        (mismatch, InvalidArgument, "REQUEST_MISMATCH"),
+        (exhausted, ResourceExhausted, "LIMIT_REACHED"),
+        (share_used, ResourceExhausted, "LIMIT_REACHED"),
+        (used_up, ResourceExhausted, "KEY_USED_UP"),
+        (unavailable, Unavailable, "STORE_UNAVAILABLE"),
+        (in_doubt, Unavailable, "OUTCOME_UNKNOWN"),
+        (EngineError::Fenced, Unavailable, "STORE_UNAVAILABLE"),
+        (EngineError::Stopping, Unavailable, "STOPPING"),
+        (EngineError::ClockOff, Unavailable, "CLOCK_OFF"),
     ];
     for (error, code, name) in cases {
         let status = of_engine(&error);
@@ -148,58 +110,45 @@ fn a_forced_end_says_by_whom_and_why() {
 }
 
 #[test]
-fn an_end_during_a_write_says_that_the_write_is_unknown() {
-    let status = of_engine(&EngineError::EndedDuringWrite(EndedAs::Lost(
-        EndReason::Expired,
-    )));
-    assert_eq!(reason(&status), "EXPIRED");
-    assert_eq!(metadata(&status, "write").as_deref(), Some("unknown"));
-}
-
-#[test]
-fn a_grant_that_was_superseded_during_a_write_says_that_the_write_is_unknown() {
-    let status = of_engine(&EngineError::SupersededDuringWrite);
-    assert_eq!(reason(&status), "GRANT_SUPERSEDED");
-    assert_eq!(metadata(&status, "write").as_deref(), Some("unknown"));
-    assert_eq!(
-        metadata(&of_engine(&EngineError::GrantSuperseded), "write"),
-        None
-    );
-}
-
-#[test]
-fn a_release_that_may_be_a_repeat_of_the_one_in_flight_says_that_its_write_is_unknown() {
-    let status = of_engine(&EngineError::ReleasingDuringWrite);
-    assert_eq!(reason(&status), "RELEASING");
-    assert_eq!(metadata(&status, "write").as_deref(), Some("unknown"));
-    let plain = of_engine(&EngineError::Releasing);
-    assert_eq!(metadata(&plain, "write"), None);
-}
-
-#[test]
 fn a_write_that_may_have_taken_effect_says_so_and_no_other_call_does() {
-    let lost = of_engine(&EngineError::WriteUnknown("no answer".into()));
-    for status in [lost, write_unknown(), late_write()] {
+    let expired = EndedAs::Lost(EndReason::Expired);
+    let unknown = EngineError::WriteUnknown("no answer".into());
+    for (status, name) in [
+        (of_engine(&unknown), "OUTCOME_UNKNOWN"),
+        (write_unknown(), "OUTCOME_UNKNOWN"),
+        (late_write(), "OUTCOME_UNKNOWN"),
+        (
+            of_engine(&EngineError::EndedDuringWrite(expired)),
+            "EXPIRED",
+        ),
+        (
+            of_engine(&EngineError::SupersededDuringWrite),
+            "GRANT_SUPERSEDED",
+        ),
+        // It may be a repeat of the one in flight.
+        (of_engine(&EngineError::ReleasingDuringWrite), "RELEASING"),
+    ] {
+        assert_eq!(reason(&status), name);
         assert_eq!(metadata(&status, "write").as_deref(), Some("unknown"));
-        assert!(has_retry(&status));
+        assert_eq!(has_retry(&status), status.code() == Code::Unavailable);
     }
     let never_begun = of_engine(&EngineError::Unavailable("no majority".into()));
-    for status in [never_begun, outcome_unknown()] {
+    for status in [
+        never_begun,
+        outcome_unknown(),
+        of_engine(&EngineError::GrantSuperseded),
+        of_engine(&EngineError::Releasing),
+    ] {
         assert_eq!(metadata(&status, "write"), None);
     }
 }
 
 #[test]
 fn what_may_be_repeated_says_when() {
-    assert!(has_retry(&of_engine(&EngineError::Unavailable(
-        String::new()
-    ))));
-    assert!(has_retry(&of_engine(&EngineError::Stopping)));
+    let of = |error| has_retry(&of_engine(&error));
+    assert!(of(EngineError::Unavailable(String::new())) && of(EngineError::Stopping));
     assert!(has_retry(&outcome_unknown()));
-    assert!(!has_retry(&of_engine(&EngineError::KeyUsedUp(
-        String::new()
-    ))));
-    assert!(!has_retry(&of_engine(&EngineError::NoGrant)));
+    assert!(!of(EngineError::KeyUsedUp(String::new())) && !of(EngineError::NoGrant));
 }
 
 #[test]

@@ -92,10 +92,3 @@ async fn held_and_lost_are_told_at_once_and_lost_is_the_last() {
     assert_eq!(started.elapsed(), Duration::ZERO);
     assert!(messages.next().await.is_none());
 }
-
-#[tokio::test(start_paused = true)]
-async fn a_watch_without_news_ends() {
-    let (news, mut messages) = watched();
-    drop(news);
-    assert!(messages.next().await.is_none());
-}

@@ -213,12 +213,4 @@ mod tests {
         until_read(&file, 2);
         assert_eq!(file.failure(), None);
     }
-
-    #[test]
-    fn a_read_that_panics_is_one_that_failed() {
-        let file = ReloadingFile::new("a test", 1, || panic!("as it is to"));
-        while file.failure().is_none() {
-            assert_eq!(file.value(Duration::ZERO), 1);
-        }
-    }
 }

@@ -148,27 +148,22 @@ mod tests {
             })
         };
         assert!(read("cert", "cert", "key").is_ok());
-        for ((ca, certificate, key), answered) in [
-            (("none", "cert", "key"), ["ca_file: ", "none: No such file"]),
+        for (ca, certificate, key, answered) in [
+            ("none", "cert", "key", ["ca_file: ", "none: No such file"]),
+            ("key", "cert", "key", ["ca_file: ", "holds no certificate"]),
+            ("cert", "none", "key", ["cert_file: ", "none: No such file"]),
+            ("cert", "cert", "none", ["key_file: ", "none: No such file"]),
             (
-                ("key", "cert", "key"),
-                ["ca_file: ", "key holds no certificate"],
+                "cert",
+                "cert",
+                "cert",
+                ["key_file: ", "holds no private key"],
             ),
             (
-                ("cert", "none", "key"),
-                ["cert_file: ", "none: No such file"],
-            ),
-            (
-                ("cert", "cert", "none"),
-                ["key_file: ", "none: No such file"],
-            ),
-            (
-                ("cert", "cert", "cert"),
-                ["key_file: ", "cert holds no private key"],
-            ),
-            (
-                ("cert", "cert", "other"),
-                ["key_file: ", "other do not go together"],
+                "cert",
+                "cert",
+                "other",
+                ["key_file: ", "do not go together"],
             ),
         ] {
             let Err(error) = read(ca, certificate, key) else {

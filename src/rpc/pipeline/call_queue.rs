@@ -226,16 +226,8 @@ mod tests {
     fn holders_go_before_what_begins_something() {
         let create = || Call::CreateLockRef(CreateLockRefRequest::default());
         let get = || Call::Get(GetRequest::default());
-        let calls = [
-            create(),
-            get(),
-            create(),
-            put(),
-            put(),
-            read(),
-            put(),
-            put(),
-        ];
+        let held = [put(), put(), read(), put(), put()];
+        let calls = [create(), get(), create()].into_iter().chain(held);
         let mut waiting = queue(calls);
         assert_eq!(order(&mut waiting, |_| true), [4, 5, 6, 7, 8, 1, 2, 3]);
     }

@@ -137,6 +137,12 @@ impl World {
         }
     }
 
+    /// The call is done, and these were asked for it.
+    async fn is_done_by(&self, asked: &str) {
+        assert_eq!(self.route().await.unwrap(), "done");
+        assert_eq!(self.done(), asked);
+    }
+
     async fn route(&self) -> Result<&'static str, Status> {
         route(self, &self.homes, self).await
     }
@@ -200,16 +206,14 @@ impl RoutedCall for World {
 async fn a_replica_without_others_does_everything_itself() {
     let mut world = World::new().says(HERE, [Ok("done")]);
     world.ranked = Presence::Local;
-    assert_eq!(world.route().await.unwrap(), "done");
-    assert_eq!(world.done(), "here");
+    world.is_done_by("here").await;
 }
 
 #[tokio::test]
 async fn a_call_goes_to_the_replica_that_ranks_first_for_its_key() {
     for world in [World::new(), World::create(), World::write()] {
         let world = world.says(A, [Ok("done")]);
-        assert_eq!(world.route().await.unwrap(), "done");
-        assert_eq!(world.done(), "a");
+        world.is_done_by("a").await;
     }
 }
 
@@ -217,11 +221,10 @@ async fn a_call_goes_to_the_replica_that_ranks_first_for_its_key() {
 async fn a_session_is_looked_for_here_first_and_then_where_it_is_kept() {
     let world = World::session()
         .says(HERE, [elsewhere(B, 1)])
-        .says(B, [Ok("kept")]);
-    assert_eq!(world.route().await.unwrap(), "kept");
-    assert_eq!(world.done(), "here b");
-    assert_eq!(world.route().await.unwrap(), "kept");
-    assert_eq!(world.done(), "b", "it was remembered");
+        .says(B, [Ok("done")]);
+    world.is_done_by("here b").await;
+    // It was remembered.
+    world.is_done_by("b").await;
 }
 
 #[tokio::test]
@@ -229,10 +232,8 @@ async fn who_has_it_is_asked_and_remembered() {
     let world = World::new()
         .says(A, [elsewhere(B, 5)])
         .says(B, [Ok("done")]);
-    assert_eq!(world.route().await.unwrap(), "done");
-    assert_eq!(world.done(), "a b");
-    assert_eq!(world.route().await.unwrap(), "done");
-    assert_eq!(world.done(), "b");
+    world.is_done_by("a b").await;
+    world.is_done_by("b").await;
 }
 
 #[tokio::test]
@@ -240,10 +241,8 @@ async fn what_this_replica_has_itself_is_remembered_too() {
     let world = World::new()
         .says(A, [elsewhere(HERE, 5)])
         .says(HERE, [Ok("done")]);
-    assert_eq!(world.route().await.unwrap(), "done");
-    assert_eq!(world.done(), "a here");
-    assert_eq!(world.route().await.unwrap(), "done");
-    assert_eq!(world.done(), "here");
+    world.is_done_by("a here").await;
+    world.is_done_by("here").await;
 }
 
 #[tokio::test]
@@ -254,8 +253,7 @@ async fn where_to_ask_is_followed_three_times_and_then_looked_up_here() {
         .says(C, [elsewhere(D, 3)])
         .says(D, [elsewhere(B, 4)])
         .says(HERE, [Ok("done")]);
-    assert_eq!(world.route().await.unwrap(), "done");
-    assert_eq!(world.done(), "a b c d here");
+    world.is_done_by("a b c d here").await;
 }
 
 #[tokio::test]
@@ -264,16 +262,14 @@ async fn what_is_not_newer_is_not_followed() {
         .says(A, [elsewhere(B, 5)])
         .says(B, [elsewhere(A, 5)])
         .says(HERE, [Ok("done")]);
-    assert_eq!(world.route().await.unwrap(), "done");
-    assert_eq!(world.done(), "a b here");
+    world.is_done_by("a b here").await;
 }
 
 #[tokio::test]
 async fn a_create_is_made_here_where_the_one_that_ranks_first_gives_no_answer() {
     for silence in [not_asked(), unknown()] {
         let world = World::create().says(A, [silence]).says(HERE, [Ok("done")]);
-        assert_eq!(world.route().await.unwrap(), "done");
-        assert_eq!(world.done(), "a here");
+        world.is_done_by("a here").await;
     }
 }
 
@@ -283,8 +279,7 @@ async fn a_home_that_sends_heartbeats_and_cannot_be_called_is_asked_through_the_
         let world = World::new()
             .says(A, [silence])
             .says(HERE, [elsewhere(A, 5), Ok("done")]);
-        assert_eq!(world.route().await.unwrap(), "done");
-        assert_eq!(world.done(), "a here take-over:a here");
+        world.is_done_by("a here take-over:a here").await;
     }
 }
 
@@ -309,8 +304,7 @@ async fn a_home_that_is_down_is_not_called() {
         .down(B)
         .says(A, [elsewhere(B, 5)])
         .says(HERE, [elsewhere(B, 5), Ok("done")]);
-    assert_eq!(world.route().await.unwrap(), "done");
-    assert_eq!(world.done(), "a here take-over:b here");
+    world.is_done_by("a here take-over:b here").await;
 }
 
 #[tokio::test]
@@ -321,8 +315,7 @@ async fn a_remembered_home_that_is_down_is_looked_for_as_usual() {
     world.route().await.unwrap();
     world.done();
     let world = world.down(B);
-    assert_eq!(world.route().await.unwrap(), "done");
-    assert_eq!(world.done(), "a");
+    world.is_done_by("a").await;
 }
 
 #[tokio::test]
