@@ -11,7 +11,6 @@ use tonic::{Code, Request, Response, Status};
 use tonic_types::StatusExt as _;
 
 use super::history::{RecordedRequest, Recorder};
-use super::replica::Client;
 
 /// How long one attempt may take, a wait aside.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -98,7 +97,7 @@ impl Sprayed {
         &self,
         ask: Q,
         wait: Duration,
-        make: impl Fn(Client, Request<Q>) -> F,
+        make: impl Fn(LockServiceClient<Channel>, Request<Q>) -> F,
     ) -> Result<Q::Answer, Status>
     where
         Q: RecordedRequest + Clone,
@@ -143,7 +142,7 @@ impl Sprayed {
         &self,
         ask: Q,
         wait: Duration,
-        make: impl Fn(Client, Request<Q>) -> F,
+        make: impl Fn(LockServiceClient<Channel>, Request<Q>) -> F,
     ) -> Result<Q::Answer, Status>
     where
         Q: RecordedRequest + Clone,

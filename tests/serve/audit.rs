@@ -6,11 +6,9 @@ use std::process::Command;
 
 use fermata::access::NewToken;
 use fermata_client::{
-    CallError, CallMetadata, Client, ClientOptions, CreateError, Dialer, LockError, LockRequest,
-    SessionRequest, Tls, Token,
+    CallError, Client, ClientOptions, CreateError, LockError, LockRequest, SessionRequest, Tls,
+    Token,
 };
-use fermata_proto::WatchLockRequest;
-use fermata_proto::lock_service_client::LockServiceClient;
 use rcgen::{CertificateParams, DistinguishedName, DnType, Issuer, KeyPair};
 use tonic::Code;
 
@@ -144,17 +142,8 @@ async fn the_audit_log_says_who_did_what_from_where_and_what_came_of_it() {
     let watched = by_ops.lock(LockRequest::new("others/watched"));
     let watched = watched.await.unwrap();
     let options = known_by(&authority, &billing);
-    let dialer = Dialer::new(&server.endpoint, &options).unwrap();
-    let mut watcher = LockServiceClient::new(dialer.connect().await.unwrap());
-    let metadata = CallMetadata {
-        token: options.token.clone(),
-        ..CallMetadata::default()
-    };
-    let mut ask = tonic::Request::new(WatchLockRequest {
-        lock_ref: watched.lock_ref(),
-    });
-    metadata.put_on(&mut ask);
-    let refused = watcher.watch_lock(ask).await.map(drop).unwrap_err();
+    let refused = server.watch(&options, watched.lock_ref()).await;
+    let refused = refused.map(drop).unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
     let method = r#"method="WatchLock""#;
     audited(

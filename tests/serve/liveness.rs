@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use fermata_proto::{
     AcquireLockRequest, CreateLockRefRequest, CriticalGetRequest, CriticalPutRequest, LockState,
-    ReleaseLockRequest,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -177,72 +176,4 @@ async fn a_late_write_of_a_paused_holder_is_refused_and_the_next_value_stands() 
     assert!(said.starts_with("refused FailedPrecondition"), "{said}");
     assert!(said.contains("expired"), "{said}");
     assert_eq!(get(&mut next, &held).await, "next");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_that_sends_renewals_keeps_its_lock_beyond_the_ttl() {
-    let serve = Serve::start();
-    let mut next = serve.client();
-    let mut holder = Holder::start(&serve);
-    let waiting = create(&mut next).await;
-    let begun = Instant::now();
-    let mut acquiring = tokio::spawn(async move { acquire(&mut next, &waiting).await });
-    while begun.elapsed() < 2 * TTL {
-        assert_eq!(holder.write_late(), "written");
-        assert!(!acquiring.is_finished(), "taken away from a live holder");
-    }
-    drop(holder);
-    let held = (&mut acquiring).await.unwrap();
-    assert!(held.contains('@'));
-}
-
-/// How long before a TTL of 30 s.
-const GRACE: Duration = Duration::from_millis(500);
-
-/// `fermata lock`, whose command ends once nobody writes to it any more.
-fn lock(serve: &Serve) -> (Child, ChildStdout) {
-    let mut locked = Command::new(env!("CARGO_BIN_EXE_fermata"))
-        .args(["lock", "--disconnect-grace", "500ms", "k", "--"])
-        .args(["sh", "-c", "echo holding; cat"])
-        .env("FERMATA_ENDPOINT", serve.endpoint())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut says = BufReader::new(locked.stdout.take().unwrap());
-    let mut line = String::new();
-    says.read_line(&mut line).unwrap();
-    assert_eq!(line, "holding\n");
-    (locked, says.into_inner())
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_a_disconnect_grace_the_next_waiter_gets_the_lock_soon_after_its_holder_was_killed() {
-    let serve = Serve::start();
-    let mut next = serve.client();
-    for round in 0..5 {
-        let (mut locked, _says) = lock(&serve);
-        let ask = CreateLockRefRequest {
-            key: "k".to_owned(),
-            ..CreateLockRefRequest::default()
-        };
-        let waiting = next.create_lock_ref(ask).await.unwrap().into_inner();
-        let killed = Instant::now();
-        kill(Pid::from_raw(locked.id().cast_signed()), Signal::SIGKILL).unwrap();
-        // Waits for less than the TTL of the holder.
-        let held = acquire(&mut next, &waiting.lock_ref).await;
-        let after = killed.elapsed();
-        println!(
-            "round {round}: the next one has the lock {} ms after SIGKILL",
-            after.as_millis()
-        );
-        // What the holder was promised ended before: it sent no renewal after it was killed.
-        assert!(after >= GRACE, "taken away from a live holder: {after:?}");
-        locked.wait().unwrap();
-        let release = ReleaseLockRequest {
-            lock_ref: held,
-            ..ReleaseLockRequest::default()
-        };
-        next.release_lock(release).await.unwrap();
-    }
 }

@@ -8,10 +8,15 @@
 )]
 
 mod audit;
+#[path = "../replicas/calls.rs"]
+mod calls;
 #[path = "../support/certificates.rs"]
 mod certificates;
 mod commands;
 mod counter;
+#[allow(dead_code, reason = "the tests of replicas use more of it")]
+#[path = "../replicas/counters.rs"]
+mod counters;
 #[allow(dead_code, reason = "the tests of the contract use more of it")]
 #[path = "../rpc/frames.rs"]
 mod frames;
@@ -24,6 +29,8 @@ mod process;
 mod readme;
 mod revoked;
 mod secured;
-mod settings;
+#[allow(dead_code, reason = "the tests of replicas use more of it")]
+#[path = "../replicas/sprayed.rs"]
+mod sprayed;
 mod start_stop;
 mod tls;

@@ -10,9 +10,7 @@ use prost::Message;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::frames::{
-    ACK, HEADERS, PING, call, call_in_frames, frame, hello, hello_with_window, path_of, streams,
-};
+use crate::frames::{ACK, HEADERS, PING, call, frame, hello_with_window, streams};
 use crate::process::{Client, Serve};
 
 const MIB: u64 = 1024 * 1024;
@@ -163,59 +161,4 @@ async fn listings_that_nobody_reads_take_no_more_memory_than_is_allowed_and_othe
         ..Default::default()
     };
     bounded(&server, &mut client, "ListLocks", list).await;
-}
-
-/// As many paths as are remembered, each after a string for which more than 32 KiB are taken to decode it. `None`: the server has
-/// ended the connection.
-async fn remembered(port: u16) -> Option<TcpStream> {
-    let mut io = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    let block = [
-        vec![0x83, 0x86],
-        path_of(0x04, 1, false),
-        path_of(0x04, 30_000, true),
-        path_of(0x44, 5, true),
-    ];
-    io.write_all(&hello()).await.ok()?;
-    let streams = streams(107).collect::<Vec<_>>();
-    for some in streams.chunks(10) {
-        for stream in some {
-            let call = call_in_frames(*stream, &block.concat(), 16_384);
-            io.write_all(&call).await.ok()?;
-        }
-        io.write_all(&frame(PING, 0, 0, b"thereyet")).await.ok()?;
-        loop {
-            let mut head = [0; 9];
-            io.read_exact(&mut head).await.ok()?;
-            let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
-            io.read_exact(&mut payload).await.ok()?;
-            if (head[3], head[4]) == (PING, ACK) {
-                break;
-            }
-        }
-    }
-    Some(io)
-}
-
-/// What the table of headers of one connection may keep (docs/configuration.md).
-const HEADERS_MAX: u64 = 8 * MIB;
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn headers_that_are_remembered_take_no_more_memory_than_documented() {
-    let server = Serve::start();
-    let mut client = server.client();
-    section(&mut client).await;
-    let before = most_taken(server.pid());
-    let mut all = Vec::new();
-    for _ in 0..16 {
-        all.push(remembered(server.port).await);
-        section(&mut client).await;
-    }
-    let ended = all.iter().filter(|io| io.is_none()).count();
-    let taken = most_taken(server.pid()) - before;
-    println!("headers: {} MiB, {ended} ended", taken / MIB);
-    assert!(
-        taken < 16 * HEADERS_MAX,
-        "{} MiB, {ended} ended",
-        taken / MIB
-    );
 }

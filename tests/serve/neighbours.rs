@@ -5,17 +5,11 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
-use fermata_client::{Client, LockGuard, LockRequest, LockStatus, Session, SessionRequest};
-use futures_util::future::join_all;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
-use uuid::Uuid;
 
 use super::frames::{ACK, PING, frame, hello};
 use super::process::{Ends, Serve};
@@ -165,86 +159,4 @@ async fn idle_connections_of_one_address_leave_room_for_another() {
     assert!(open(&greedy) > 0);
 }
 
-/// So many keys are locked, by so many calls at once.
-const KEYS: usize = 5_000;
-const LOCKED_AT_ONCE: usize = 500;
-
-/// So many list them at once, on two connections.
-const LISTERS: usize = 8;
-
-/// Of so many puts, one after the other, the median counts.
-const PUTS: usize = 50;
-
-/// How much longer a put may take beside listings than alone.
-const RATIO_MAX: f64 = 20.0;
-
-/// Locks a key for as long as the session is open.
-async fn lock(client: &Client, session: &Session, key: String) {
-    let request = LockRequest::new(key);
-    let created = client
-        .create_lock_ref(&request, session.text(), Uuid::new_v4())
-        .await
-        .unwrap();
-    assert!(matches!(created.status, LockStatus::Held { .. }));
-}
-
-/// Each of them succeeds. The median of how long they took.
-async fn put_under(held: &LockGuard) -> Duration {
-    let mut took = Vec::new();
-    for n in 0..PUTS {
-        let begun = Instant::now();
-        held.put(n.to_string()).await.unwrap();
-        took.push(begun.elapsed());
-    }
-    took.sort();
-    took[PUTS / 2]
-}
-
 // More threads than cores: the answers that listers decode here must not hold up the put in this process.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn listings_leave_a_put_its_turn() {
-    let server = Serve::start();
-    let client = || Client::connect([server.endpoint()]).unwrap();
-    let locking = client();
-    let session = locking.open_session(SessionRequest::new()).await.unwrap();
-    for first in (0..KEYS).step_by(LOCKED_AT_ONCE) {
-        let some = first..first + LOCKED_AT_ONCE;
-        join_all(some.map(|n| lock(&locking, &session, format!("listed/{n}")))).await;
-    }
-    let putting = client();
-    let held = putting.lock("put").await.unwrap();
-    let alone_before = put_under(&held).await;
-
-    let (ends, made) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicU64::new(0)),
-    );
-    let connections = [client(), client()];
-    let listers: Vec<_> = (0..LISTERS)
-        .map(|n| {
-            let client = connections[n % connections.len()].clone();
-            let (ends, made) = (Arc::clone(&ends), Arc::clone(&made));
-            tokio::spawn(async move {
-                while !ends.load(Ordering::Relaxed) {
-                    let listed = client.list_locks("", "", false, KEYS).await.unwrap();
-                    assert_eq!(listed.len(), KEYS);
-                    made.fetch_add(1, Ordering::Relaxed);
-                }
-            })
-        })
-        .collect();
-    let listed = || made.load(Ordering::Relaxed);
-    until("listings are made", || listed() > 0).await;
-    let before = listed();
-    let beside = put_under(&held).await;
-    until("listings go on", || listed() > before).await;
-    ends.store(true, Ordering::Relaxed);
-    for lister in listers {
-        lister.await.unwrap();
-    }
-    // The machine may have become slower meanwhile.
-    let alone = alone_before.max(put_under(&held).await);
-    let ratio = beside.as_secs_f64() / alone.as_secs_f64();
-    println!("a put takes {alone:?} alone, {beside:?} beside {LISTERS} listers: {ratio:.1} times");
-    assert!(ratio < RATIO_MAX, "{beside:?}, and {alone:?} alone");
-}

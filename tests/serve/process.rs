@@ -87,12 +87,20 @@ impl Serve {
     pub fn client(&self) -> Client {
         client(&self.endpoint())
     }
+
+    pub fn channel(&self) -> Channel {
+        channel(&self.endpoint())
+    }
 }
 
 pub fn client(endpoint: &str) -> Client {
+    LockServiceClient::new(channel(endpoint))
+}
+
+fn channel(endpoint: &str) -> Channel {
     let endpoint = Endpoint::from_shared(endpoint.to_owned())
         .unwrap()
         .connect_timeout(Duration::from_secs(2))
         .timeout(Duration::from_secs(30));
-    LockServiceClient::new(endpoint.connect_lazy())
+    endpoint.connect_lazy()
 }

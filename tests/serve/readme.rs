@@ -73,20 +73,6 @@ fn after_entry(text: &str) -> bool {
 }
 
 #[test]
-fn what_differs_each_time_is_left_out() {
-    for (text, expected) in [
-        (
-            "\"default/orders-42#1.4h0c8wq61xkzt9mry3be5n2dgv@1795253191735365\",",
-            "\"default/orders-42#1.<secret>@<token>\",",
-        ),
-        ("\"position\": 1, \"30s\"", "\"position\": 1, \"30s\""),
-        ("aGVsbG8= \t é", "aGVsbG8= \t é"),
-    ] {
-        assert_eq!(steady(text), expected);
-    }
-}
-
-#[test]
 fn the_session_in_the_readme_runs_as_shown() {
     let steps = session();
     assert!(steps.len() > 12, "a document lost its session");

@@ -7,9 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use fermata_proto::{
-    AcquireLockRequest, CreateLockRefRequest, GetRequest, LockState, ReleaseLockRequest,
-};
+use fermata_proto::{AcquireLockRequest, CreateLockRefRequest, GetRequest, LockState};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::task::JoinHandle;
@@ -184,36 +182,11 @@ fn a_taken_port_is_one_clear_line() {
 }
 
 #[test]
-fn a_second_process_on_the_same_data_is_one_clear_line() {
-    let data = tempfile::tempdir().unwrap();
-    let running = Running::start(data.path(), &[]);
-    let data_dir = data.path().to_str().unwrap();
-    let (code, said) = refusal(&["--listen", "127.0.0.1:0", "--data-dir", data_dir]);
-    assert_eq!(code, 69);
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.contains(&running.child.id().to_string()), "{said}");
-}
-
-#[test]
 fn a_configuration_that_is_not_valid_is_refused_with_every_reason() {
     let (code, said) = refusal(&["--listen", "0.0.0.0:0", "--log-format", "xml"]);
     assert_eq!(code, 78);
     assert!(said.contains("flag --log-format"), "{said}");
     assert!(said.contains("insecure"), "{said}");
-}
-
-#[test]
-fn without_a_home_the_data_directory_must_be_named() {
-    let output = serve(&["--listen", "127.0.0.1:0"])
-        .env_remove("HOME")
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(78));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        said.contains("--data-dir") && said.contains("HOME"),
-        "{said}"
-    );
 }
 
 #[tokio::test]
@@ -227,32 +200,6 @@ async fn a_signal_answers_those_who_wait_and_ends_well() {
         assert_eq!(status.code(), Some(0), "{signal}");
         assert_eq!(call.await.unwrap().code(), Code::Unavailable, "{signal}");
     }
-}
-
-#[tokio::test]
-async fn the_last_line_of_the_log_says_what_was_done() {
-    let data = tempfile::tempdir().unwrap();
-    let mut running = Running::start(data.path(), &["--log-filter", "info"]);
-    let mut client = client(&format!("http://{}", running.address()));
-    let create = CreateLockRefRequest {
-        key: "k".to_owned(),
-        ..CreateLockRefRequest::default()
-    };
-    let lock_ref = client.create_lock_ref(create).await.unwrap();
-    let release = ReleaseLockRequest {
-        lock_ref: lock_ref.into_inner().lock_ref,
-        ..ReleaseLockRequest::default()
-    };
-    client.release_lock(release).await.unwrap();
-    drop(client);
-    running.signal(Signal::SIGTERM);
-    running.ended_within(Duration::from_secs(5)).await;
-    let mut log = String::new();
-    let mut stderr = running.child.stderr.take().unwrap();
-    stderr.read_to_string(&mut log).unwrap();
-    let last = log.lines().last().unwrap_or_default();
-    let done = "stopped clean=true changes=2 conflicts=0 unknown=0";
-    assert!(last.contains(" INFO ") && last.ends_with(done), "{log}");
 }
 
 /// Nobody is served while a server stops: with the default grace of 10 s these would be an outage of that.
@@ -299,73 +246,6 @@ fn get(key: &str) -> GetRequest {
 }
 
 #[tokio::test]
-async fn a_signal_that_it_was_started_to_ignore_ends_nothing_and_a_hangup_never_does() {
-    let data = tempfile::tempdir().unwrap();
-    for ignored in [&[Signal::SIGINT, Signal::SIGHUP][..], &[]] {
-        let args = listening_on(data.path());
-        let mut command = serve(&args);
-        if !ignored.is_empty() {
-            // As a shell does it for what it starts with `&`.
-            command = Command::new("sh");
-            command.args(["-c", r#"trap '' INT HUP; exec "$@""#, "sh"]);
-            command
-                .args([env!("CARGO_BIN_EXE_fermata"), "serve"])
-                .args(args);
-            command
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::null());
-        }
-        let mut running = Running::of(command);
-        for signal in ignored.iter().chain(&[Signal::SIGHUP]) {
-            running.signal(*signal);
-        }
-        // It still serves.
-        let call = running.waiting_call().await;
-        assert!(running.child.try_wait().unwrap().is_none(), "{ignored:?}");
-        running.signal(Signal::SIGTERM);
-        let status = running.ended_within(Duration::from_secs(5)).await;
-        assert_eq!(status.code(), Some(0), "{ignored:?}");
-        call.await.unwrap();
-    }
-}
-
-/// What one that serves said on stderr until it ended.
-fn log_of(more: &[&str]) -> String {
-    let data = tempfile::tempdir().unwrap();
-    let mut child = serve(&[&listening_on(data.path())[..], more].concat())
-        .spawn()
-        .unwrap();
-    let mut greeting = BufReader::new(child.stdout.take().unwrap()).lines();
-    let serves = greeting.any(|line| line.unwrap().starts_with("replica "));
-    kill(
-        Pid::from_raw(i32::try_from(child.id()).unwrap()),
-        Signal::SIGTERM,
-    )
-    .unwrap();
-    let output = child.wait_with_output().unwrap();
-    let log = String::from_utf8(output.stderr).unwrap();
-    assert!(serves, "{log}");
-    log
-}
-
-#[test]
-fn where_clients_are_known_and_may_do_everything_that_is_warned_of_once() {
-    let files = tempfile::tempdir().unwrap();
-    let tokens = files.path().join("tokens");
-    std::fs::write(&tokens, "").unwrap();
-    let known = ["--tokens-file", tokens.to_str().unwrap()];
-    // The example is one that is taken.
-    let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/rules.toml");
-    let with_rules = [&known[..], &["--rules-file", rules]].concat();
-    for (more, times) in [(&known[..], 1), (&with_rules[..], 0), (&[], 0)] {
-        let log = log_of(more);
-        let warned = log.matches("auth.rules_file is not set").count();
-        assert_eq!(warned, times, "{more:?}: {log}");
-    }
-}
-
-#[tokio::test]
 async fn a_second_signal_ends_it_at_once() {
     let data = tempfile::tempdir().unwrap();
     let mut running = Running::start(data.path(), &["--shutdown-grace", "1m"]);
@@ -377,4 +257,23 @@ async fn a_second_signal_ends_it_at_once() {
     let status = running.ended_within(Duration::from_secs(2)).await;
     // Either may be received first.
     assert!(matches!(status.code(), Some(130 | 143)), "{status:?}");
+}
+
+#[test]
+fn fewer_connections_are_allowed_with_too_few_descriptors() {
+    let data = tempfile::tempdir().unwrap();
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", r#"ulimit -n 400; exec "$@""#, "sh"])
+        .args([env!("CARGO_BIN_EXE_fermata"), "serve"])
+        .args(listening_on(data.path()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut running = Running::of(command);
+    running.child.kill().unwrap();
+    let mut said = String::new();
+    let mut stderr = running.child.stderr.take().unwrap();
+    stderr.read_to_string(&mut said).unwrap();
+    assert!(said.contains("connections_max=200"), "{said}");
 }
