@@ -7,7 +7,6 @@ use std::process::Output;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use super::signals::send;
 use super::world::{Started, World, until};
 
 /// What a command said and how it ended.
@@ -30,32 +29,10 @@ fn token(world: &World, key: &str) -> u64 {
 }
 
 #[test]
-fn a_backup_is_neither_stdin_nor_stdout() {
-    let world = World::new();
-    for words in [&["backup", "-"][..], &["restore", "-", "--data-dir", "d"]] {
-        let (status, said) = refused(&world.run(words));
-        assert_eq!(status, Some(64), "{said}");
-        assert!(said.contains("./-"), "{said}");
-    }
-}
-
-#[test]
 fn what_was_backed_up_is_there_again_and_no_token_falls() {
     let world = World::new();
     world.text(&["put", "kept", "before"]);
-    let mut holder = world.start(&[
-        "lock",
-        "held",
-        "--owner",
-        "billing",
-        "--ttl",
-        "60s",
-        "--",
-        "sh",
-        "-c",
-        "echo in; exec sleep 60",
-    ]);
-    assert_eq!(holder.line(), "in");
+    let holder = world.hold("held");
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (file, data) = (path("backup"), path("data"));
@@ -121,8 +98,7 @@ fn what_was_backed_up_is_there_again_and_no_token_falls() {
     other.text(&["backup", &second]);
     let again = world.json(&["restore", &second, "--data-dir", &path("fifth")]);
     assert!(again["fence_floor"].as_u64().unwrap() > floor_of_first + 7_000_000_000);
-    super::signals::send(holder.pid(), nix::sys::signal::Signal::SIGTERM);
-    holder.end();
+    holder.stop();
 }
 
 #[test]
@@ -177,7 +153,7 @@ fn a_backup_that_a_signal_ends_leaves_nothing_and_what_another_one_writes_alone(
         let (one, other) = (world.start(&make), world.start(&make));
         until(|| names(folder.path()).len() == 2);
         let end = |backup: Started| {
-            send(backup.pid(), signal);
+            backup.signal(signal);
             let (ended, said) = backup.end();
             assert_eq!(ended.code(), Some(status), "{said}");
             assert!(said.contains(signal.as_str()), "{said}");
@@ -187,15 +163,5 @@ fn a_backup_that_a_signal_ends_leaves_nothing_and_what_another_one_writes_alone(
         end(other);
         assert_eq!(names(folder.path()), [""; 0]);
     }
-    // One that it was started to ignore ends nothing.
-    let script = format!("trap '' HUP; exec fermata backup '{}'", file.display());
-    let ignores = world.start_shell(&script);
-    until(|| names(folder.path()).len() == 1);
-    for signal in [Signal::SIGHUP, Signal::SIGTERM] {
-        send(ignores.pid(), signal);
-    }
-    let (ended, said) = ignores.end();
-    assert_eq!(ended.code(), Some(143), "{said}");
-    assert_eq!(names(folder.path()), [""; 0]);
     world.kill_server();
 }

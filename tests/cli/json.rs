@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use super::signals::send;
 use super::world::World;
 
 /// The names of an object's fields, sorted.
@@ -93,13 +92,6 @@ fn what_is_shown_of_an_entry_is_its_queue_and_what_became_of_it() {
     );
     let unknown = world.run(&["locks", "show", "nope/orders/42#1"]);
     assert_eq!(unknown.status.code(), Some(66), "{unknown:?}");
-    // An entry is of a table itself.
-    assert!(shown(&[name, "--table", "default"]).contains("holds the key"));
-    let of_two = world.run(&["locks", "show", name, "--table", "orders"]);
-    assert_eq!(of_two.status.code(), Some(64), "{of_two:?}");
-    let said = String::from_utf8(of_two.stderr).unwrap();
-    assert!(said.contains("is of the table default"), "{said}");
-
     world.text(&["locks", "release", name, "--reason", "shown"]);
     assert_eq!(holder.end().0.code(), Some(70));
     assert!(waiter.end().0.success());
@@ -113,19 +105,7 @@ fn what_is_shown_of_an_entry_is_its_queue_and_what_became_of_it() {
 #[test]
 fn locks_are_shown_with_the_names_of_the_contract() {
     let world = World::new();
-    let mut holder = world.start(&[
-        "lock",
-        "k",
-        "--owner",
-        "billing",
-        "--ttl",
-        "20s",
-        "--",
-        "sh",
-        "-c",
-        "echo in; exec sleep 60",
-    ]);
-    assert_eq!(holder.line(), "in");
+    let holder = world.hold("k");
 
     let listed = world.json(&["locks", "ls"]);
     assert_eq!(names(&listed), ["locks"]);
@@ -152,7 +132,7 @@ fn locks_are_shown_with_the_names_of_the_contract() {
     assert_eq!(holding["owner"], json!("billing"));
     // A label is no identity.
     assert_eq!(holding["identity"], json!(""));
-    assert_eq!(holding["ttl"], json!("20s"));
+    assert_eq!(holding["ttl"], json!("60s"));
     assert_eq!(holding["state"], json!("LOCK_STATE_HELD"));
     assert_eq!(holding["durable"], json!(true));
     assert!(holding["fencing_token"].as_u64().unwrap() > 0);
@@ -208,15 +188,4 @@ fn values_are_shown_as_text_and_base64() {
     let none: Value = serde_json::from_slice(&none.stdout).unwrap();
     assert_eq!(none["exists"], json!(false));
     assert_eq!(none["value"], Value::Null);
-}
-
-#[test]
-fn nothing_is_coloured_where_no_terminal_is() {
-    let world = World::new();
-    let mut holder = world.start(&["lock", "k", "--", "sh", "-c", "echo in; exec sleep 60"]);
-    assert_eq!(holder.line(), "in");
-    assert!(!world.text(&["locks", "ls"]).contains('\u{1b}'));
-    assert!(!world.text(&["locks", "show", "k"]).contains('\u{1b}'));
-    send(holder.pid(), nix::sys::signal::Signal::SIGTERM);
-    holder.end();
 }

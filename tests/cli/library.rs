@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use fermata::engine::REPLICA_TTL;
-use fermata_client::{
-    Client, ClientOptions, CriticalError, LockRequest, LostReason, Mutation, SessionRequest,
-};
+use fermata_client::{Client, ClientOptions, LockRequest, Mutation};
 
 use super::world::World;
 
@@ -17,36 +15,6 @@ const TTL: Duration = Duration::from_secs(20);
 fn a_call_outlives_the_crash_of_a_replica_unless_told_otherwise() {
     let timeout = ClientOptions::default().timeout;
     assert!(timeout >= REPLICA_TTL * 3 / 2, "{timeout:?}");
-}
-
-#[tokio::test]
-async fn a_session_has_many_locks_and_loses_only_the_one_that_is_ended() {
-    let world = World::new();
-    let client = Client::connect([&world.endpoint]).unwrap();
-    let session = client
-        .open_session(SessionRequest::new().ttl(TTL).owner("a test"))
-        .await
-        .unwrap();
-    let first = session.lock("first").await.unwrap();
-    let second = session.lock("second").await.unwrap();
-    assert!(session.try_lock("first").await.unwrap().is_none());
-    second.put("kept").await.unwrap();
-
-    client
-        .force_release(&first.lock_ref(), "on fire", "ops")
-        .await
-        .unwrap();
-    let lost = first.lost().await;
-    assert_eq!(lost.reason, LostReason::Forced);
-    assert!(lost.detail.contains("on fire"), "{lost}");
-    assert!(matches!(first.get().await, Err(CriticalError::Lost(_))));
-
-    assert!(second.is_valid());
-    assert_eq!(second.get().await.unwrap().unwrap(), "kept");
-    assert!(!session.close().await.unwrap());
-    assert!(!second.is_valid());
-    assert_eq!(second.lost().await.reason, LostReason::Released);
-    assert_eq!(world.queue("second"), (0, 0));
 }
 
 #[tokio::test]

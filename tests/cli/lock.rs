@@ -26,30 +26,10 @@ fn a_command_that_cannot_run_leaves_no_lock_behind() {
     assert_eq!(world.queue("k"), (0, 0));
 }
 
-/// As of a variable that is not set: a script would hang, and hold the lock.
-#[test]
-fn two_dashes_without_a_command_are_no_wish_to_keep_the_lock() {
-    let world = World::new();
-    let output = world.run(&["lock", "k", "--"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(64), "{said}");
-    assert!(said.contains("no command follows --"), "{said}");
-    assert_eq!(world.queue("k"), (0, 0));
-}
-
 #[test]
 fn a_try_and_a_wait_end_when_they_should() {
     let world = World::new();
-    let hold = [
-        "lock",
-        "k",
-        "--owner",
-        "billing",
-        "-c",
-        "echo in; exec sleep 60",
-    ];
-    let mut holder = world.start(&hold);
-    assert_eq!(holder.line(), "in");
+    let holder = world.hold("k");
 
     let tried = world.run(&["lock", "--try", "k", "--", "true"]);
     assert_eq!(tried.status.code(), Some(75));
@@ -67,8 +47,7 @@ fn a_try_and_a_wait_end_when_they_should() {
     );
     assert_eq!(code(&world, &["put", "--try", "k", "v"]), 75);
     assert_eq!(world.queue("k"), (1, 0));
-    super::signals::send(holder.pid(), Signal::SIGTERM);
-    assert_eq!(holder.end().0.code(), Some(143));
+    holder.stop();
 }
 
 #[test]
@@ -113,6 +92,9 @@ fn a_lock_that_waits_for_the_one_around_it_says_so() {
 fn what_cannot_be_done_has_a_status_of_its_own() {
     let mut world = World::new();
     assert_eq!(code(&world, &["lock", "k", "true"]), 64);
+    // As of a variable that is not set: a script would hang, and hold the lock.
+    assert_eq!(code(&world, &["lock", "k", "--"]), 64);
+    assert_eq!(world.queue("k"), (0, 0));
     assert_eq!(code(&world, &["lock", "a\tb", "--", "true"]), 64);
     assert_eq!(
         code(&world, &["lock", "--table", "nope", "k", "--", "true"]),
@@ -130,51 +112,6 @@ fn what_cannot_be_done_has_a_status_of_its_own() {
     assert!(said.contains(&world.endpoint), "{said}");
 }
 
-/// The commands that a help lists.
-fn commands(help: &str) -> Vec<String> {
-    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let listed = listed.take_while(|line| !line.is_empty());
-    // What is further in is a line that was wrapped.
-    let names = listed.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
-    names
-        .filter(|name| !name.is_empty())
-        .map(str::to_owned)
-        .collect()
-}
-
-fn teaches(help: &str) {
-    assert!(help.contains("Exit status:"), "{help}");
-    assert!(help.contains("Example"), "{help}");
-}
-
-#[test]
-fn help_teaches() {
-    let world = World::new();
-    // Those of an operator of servers, and what is no command of its own.
-    let others = ["serve", "check", "completions", "help"];
-    let mut seen = 0;
-    for command in commands(&world.text(&["--help"])) {
-        if others.contains(&command.as_str()) {
-            continue;
-        }
-        let help = world.text(&[command.as_str(), "--help"]);
-        let below = commands(&help);
-        for below in below.iter().filter(|below| *below != "help") {
-            teaches(&world.text(&[command.as_str(), below.as_str(), "--help"]));
-            seen += 1;
-        }
-        // A group that needs one of its commands does nothing by itself.
-        if below.is_empty() || !help.contains("<COMMAND>") {
-            teaches(&help);
-            seen += 1;
-        }
-    }
-    assert!(seen > 15, "{seen}");
-    let script = world.text(&["completions", "bash"]);
-    assert!(script.contains("fermata"), "{script}");
-    assert!(script.contains("__top)"), "{script}");
-}
-
 #[test]
 fn options_that_flock_has_mean_the_same_here() {
     let world = World::new();
@@ -182,8 +119,7 @@ fn options_that_flock_has_mean_the_same_here() {
         world.text(&["lock", "k", "-c", "echo one; echo two"]),
         "one\ntwo\n"
     );
-    let mut holder = world.start(&["lock", "k", "-c", "echo in; exec sleep 60"]);
-    assert_eq!(holder.line(), "in");
+    let holder = world.hold("k");
     for (arguments, status, says) in [
         (&["lock", "-n", "k", "-c", "true"][..], 75, true),
         (
@@ -197,21 +133,6 @@ fn options_that_flock_has_mean_the_same_here() {
             false,
         ),
         (&["lock", "-w", "1", "-q", "k", "-c", "true"], 124, false),
-        (
-            &[
-                "lock",
-                "-w",
-                "200ms",
-                "--conflict-exit-code",
-                "9",
-                "k",
-                "-c",
-                "true",
-            ],
-            9,
-            true,
-        ),
-        (&["lock", "-w", "0.2", "-q", "k", "-c", "true"], 124, false),
         (&["put", "-n", "-q", "k", "v"], 75, false),
     ] {
         let output = world.run(arguments);
@@ -223,8 +144,7 @@ fn options_that_flock_has_mean_the_same_here() {
         assert_eq!(!output.stderr.is_empty(), says, "{arguments:?}: {output:?}");
         assert!(output.stdout.is_empty(), "{arguments:?}: {output:?}");
     }
-    super::signals::send(holder.pid(), Signal::SIGTERM);
-    assert_eq!(holder.end().0.code(), Some(143));
+    holder.stop();
     assert_eq!(world.queue("k"), (0, 0));
 }
 
@@ -237,7 +157,7 @@ fn without_a_command_the_lock_is_kept_until_a_signal_or_its_loss() {
     // Another shell acts under it.
     world.text(&["put", &format!("--lock-ref={lock_ref}"), "written"]);
     assert_eq!(world.text(&["get", "k"]), "written");
-    super::signals::send(held.pid(), Signal::SIGTERM);
+    held.signal(Signal::SIGTERM);
     let (ended, said) = held.end();
     assert_eq!((ended.code(), said.as_str()), (Some(143), ""));
     assert_eq!(world.queue("k"), (0, 0));
@@ -250,9 +170,7 @@ fn without_a_command_the_lock_is_kept_until_a_signal_or_its_loss() {
     let document: serde_json::Value = serde_json::from_str(&document).unwrap();
     assert_eq!(document["key"], "k");
     assert!(document["fencing_token"].as_u64().unwrap() > 0);
-    world.text(&[
-        "locks", "release", "--key", "k", "--reason", "on fire", "--by", "ops",
-    ]);
+    world.force();
     let (ended, said) = held.end();
     assert_eq!(ended.code(), Some(70), "{said}");
     assert!(
@@ -264,8 +182,7 @@ fn without_a_command_the_lock_is_kept_until_a_signal_or_its_loss() {
 #[test]
 fn a_wait_says_that_no_server_answers() {
     let mut world = World::new();
-    let mut holder = world.start(&["lock", "k"]);
-    holder.line();
+    let holder = world.hold("k");
     let waiting = world.start(&["lock", "-w", "12", "k", "--", "true"]);
     world.await_queue("k", (1, 1));
     world.kill_server();

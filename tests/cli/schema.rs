@@ -40,20 +40,8 @@ fn the_statements_are_printed_for_the_keyspace_and_the_tables_of_flags_and_file(
 fn what_is_wrong_with_settings_is_told() {
     for (words, code, answered) in [
         (&["apply"][..], 78, "--contact-points"),
-        (&["check"], 78, "--contact-points"),
         (&["print", "--keyspace", "a-b"], 78, "(flag --keyspace)"),
         (&["print", "--replication", "3"], 64, "DATACENTER=COPIES"),
-        (&["print", "--contact-points", "a"], 64, "--contact-points"),
-        (
-            &["check", "--contact-points", "a", "--consistency", "one"],
-            78,
-            "(flag --consistency)",
-        ),
-        (
-            &["check", "--contact-points", "a", "--tls-key", "k.pem"],
-            78,
-            "tls.cert_file and store.cassandra.tls.key_file belong together",
-        ),
         (
             &["check", "--contact-points", "a", "--tls-ca", "/nowhere/ca"],
             78,

@@ -22,7 +22,7 @@ fn a_signal_is_passed_on_and_the_lock_is_released_after_the_command() {
             format!("trap 'echo got; exit 5' {name}; echo in; while :; do sleep 0.01; done");
         let mut locked = world.start(&["lock", "k", "--", "sh", "-c", &script]);
         assert_eq!(locked.line(), "in");
-        send(locked.pid(), signal);
+        locked.signal(signal);
         assert_eq!(locked.line(), "got", "{name}");
         let (ended, said) = locked.end();
         assert_eq!(ended.code(), Some(5), "{name}: {said}");
@@ -38,7 +38,7 @@ fn a_signal_that_ends_the_command_ends_all_that_it_started_before_the_lock_is_re
         let script = "(trap '' TERM; echo $$; exec sh -c 'echo $$; exec sleep 600'); echo next";
         let mut locked = world.start(&["lock", "--grace", "1s", "k", "-c", script]);
         let (_, below) = (locked.line(), locked.line());
-        send(locked.pid(), signal);
+        locked.signal(signal);
         // Nobody has it before that has ended.
         world.text(&["lock", "k", "--", "true"]);
         assert!(!lives(&below), "{signal}");
@@ -54,7 +54,7 @@ fn a_command_that_exits_after_sigterm_leaves_nothing_in_the_background() {
     let script = "trap 'exit 3' TERM; sleep 600 & echo $!; while :; do sleep 0.01; done";
     let mut locked = world.start(&["lock", "k", "-c", script]);
     let background = locked.line();
-    send(locked.pid(), Signal::SIGTERM);
+    locked.signal(Signal::SIGTERM);
     let (ended, said) = locked.end();
     assert_eq!(ended.code(), Some(3), "{said}");
     assert!(!lives(&background));
@@ -63,15 +63,12 @@ fn a_command_that_exits_after_sigterm_leaves_nothing_in_the_background() {
 #[test]
 fn a_signal_while_waiting_releases_the_entry() {
     let world = World::new();
-    let mut holder = world.start(&["lock", "k", "--", "sh", "-c", "echo in; exec sleep 60"]);
-    assert_eq!(holder.line(), "in");
+    let holder = world.hold("k");
     let waiter = world.start(&["lock", "k", "--", "true"]);
     world.await_queue("k", (1, 1));
-    send(waiter.pid(), Signal::SIGTERM);
-    assert_eq!(waiter.end().0.code(), Some(143));
+    waiter.stop();
     assert_eq!(world.queue("k"), (1, 0));
-    send(holder.pid(), Signal::SIGTERM);
-    assert_eq!(holder.end().0.code(), Some(143));
+    holder.stop();
 }
 
 #[test]
@@ -81,8 +78,8 @@ fn a_release_that_is_not_answered_ends_soon_after_the_signal() {
     held.line();
     world.stop_server();
     // As `timeout` sends it: once to its child, and once to the group of that.
-    send(held.pid(), Signal::SIGTERM);
-    send(held.pid(), Signal::SIGTERM);
+    held.signal(Signal::SIGTERM);
+    held.signal(Signal::SIGTERM);
     let (ended, said) = held.end();
     assert_eq!(ended.code(), Some(143), "{said}");
     let left = "the lock on k could not be released, and ends 1m after its last renewal: SIGTERM came before";
@@ -95,7 +92,7 @@ fn a_signal_while_the_entry_is_taken_says_what_was_left() {
     world.stop_server();
     let joining = world.start(&["lock", "k", "--", "true"]);
     until(|| hears(joining.pid(), Signal::SIGTERM));
-    send(joining.pid(), Signal::SIGTERM);
+    joining.signal(Signal::SIGTERM);
     let (ended, said) = joining.end();
     assert_eq!(ended.code(), Some(143), "{said}");
     let joining = "SIGTERM while joining the queue of k; no server answered: ";
@@ -111,37 +108,6 @@ fn hears(pid: i32, signal: Signal) -> bool {
 }
 
 #[test]
-fn whatever_waits_or_measures_ignores_what_it_was_started_to_ignore_and_ends_by_the_others() {
-    let world = World::new();
-    let mut holder = world.start(&["lock", "k"]);
-    holder.line();
-    let started = |command: &str| {
-        let started = world.start_shell(&format!("trap '' INT HUP; exec fermata {command}"));
-        until(|| hears(started.pid(), Signal::SIGTERM));
-        started
-    };
-    for command in [
-        "lock k -- true",
-        "lock k",
-        "put k v",
-        "delete k",
-        "lock other",
-    ] {
-        let mut running = started(command);
-        for signal in [Signal::SIGINT, Signal::SIGHUP] {
-            send(running.pid(), signal);
-            assert!(!hears(running.pid(), signal), "{command}: {signal}");
-        }
-        if command == "lock other" {
-            assert!(running.line().starts_with("default/other#"));
-        }
-        send(running.pid(), Signal::SIGTERM);
-        let (ended, said) = running.end();
-        assert_eq!(ended.code(), Some(143), "{command}: {said}");
-    }
-}
-
-#[test]
 fn what_a_command_was_started_to_ignore_stays_ignored_there_and_below() {
     let world = World::new();
     // As `nohup` does it, and scripts that are not to be interrupted.
@@ -150,7 +116,7 @@ fn what_a_command_was_started_to_ignore_stays_ignored_there_and_below() {
     let mut locked = world.start_shell(script);
     assert_eq!(locked.line(), "in");
     for signal in [Signal::SIGINT, Signal::SIGHUP] {
-        send(locked.pid(), signal);
+        locked.signal(signal);
     }
     locked.say("go on");
     assert_eq!(locked.line(), "out");

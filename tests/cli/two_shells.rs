@@ -35,11 +35,7 @@ fn the_entry_is_told_as_the_queue_moves() {
     let mut last = Terminal::new(&world);
     last.line("fermata lock k -- true");
     last.shows("2 ahead in the queue");
-    nix::sys::signal::kill(
-        nix::unistd::Pid::from_raw(between.pid()),
-        nix::sys::signal::Signal::SIGTERM,
-    )
-    .unwrap();
+    between.signal(nix::sys::signal::Signal::SIGTERM);
     last.shows("1 ahead in the queue");
     let (ended, said) = between.end();
     assert_eq!(ended.code(), Some(143), "{said}");
@@ -76,16 +72,4 @@ fn ctrl_c_reaches_the_command_once_and_the_lock_is_released() {
     let screen = terminal.shows("status=0");
     assert_eq!(screen.matches("interrupted").count(), 1, "{screen}");
     world.await_queue("k", (0, 0));
-}
-
-#[test]
-fn a_terminal_shows_a_value_with_an_end_of_line() {
-    let world = World::new();
-    world.text(&["put", "greeting", "hello"]);
-    let mut terminal = Terminal::new(&world);
-    terminal.line("fermata get greeting");
-    terminal.shows("\nhello\nprompt> ");
-    terminal.line("clear; fermata locks ls");
-    terminal.hides("hello");
-    terminal.shows("LEASE LEFT");
 }

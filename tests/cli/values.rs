@@ -3,8 +3,7 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use super::world::World;
 
@@ -59,8 +58,7 @@ fn a_value_that_is_refused_leaves_the_key_free() {
 fn a_write_that_waits_ends_as_a_wait_for_a_lock_does_and_writes_nothing() {
     let world = World::new();
     world.text(&["put", "k", "before"]);
-    let mut holder = world.start(&["lock", "k"]);
-    assert!(holder.line().starts_with("default/k#"));
+    let holder = world.hold("k");
     for write in [&["put", "k", "v"][..], &["delete", "k"]] {
         for (flags, status) in [(&["--wait", "100ms"][..], 124), (&["--try"], 75)] {
             let output = world.run(&[write, flags].concat());
@@ -73,15 +71,14 @@ fn a_write_that_waits_ends_as_a_wait_for_a_lock_does_and_writes_nothing() {
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
             let waiting = world.start(write);
             world.await_queue("k", (1, 1));
-            kill(Pid::from_raw(waiting.pid()), signal).unwrap();
+            waiting.signal(signal);
             let (ended, said) = waiting.end();
             assert_eq!(ended.code(), Some(128 + signal as i32), "{write:?}: {said}");
             // At once, and not after its TTL.
             assert_eq!(world.queue("k"), (1, 0), "{write:?} {signal}");
         }
     }
-    kill(Pid::from_raw(holder.pid()), Signal::SIGTERM).unwrap();
-    holder.end();
+    holder.stop();
     assert_eq!(world.text(&["get", "k"]), "before");
 }
 
@@ -130,42 +127,21 @@ fn each_way_in_which_a_lock_ref_is_of_no_use_has_its_status() {
             );
         }
     }
+    assert_eq!(
+        world.run(&["get", "k"]).status.code(),
+        Some(1),
+        "it was written"
+    );
     for command in [
         &["get", "k"][..],
         &["put", "k", "v"],
         &["delete", "k"],
         &["lock", "k"],
+        &["locks", "ls"],
     ] {
         let output = world.run(&[command, &["--table", "nope"]].concat());
         assert_eq!(output.status.code(), Some(66), "{command:?}: {output:?}");
     }
-}
-
-#[test]
-fn under_a_lock_that_has_ended_nothing_is_written() {
-    let world = World::new();
-    let lock_ref = world.text(&["lock", "k", "--", "sh", "-c", "printf %s $FERMATA_LOCK_REF"]);
-    let put = world.run(&["put", &format!("--lock-ref={lock_ref}"), "late"]);
-    assert_eq!(put.status.code(), Some(70), "{put:?}");
-    // What `fermata explain` can be asked for, once.
-    let said = String::from_utf8(put.stderr).unwrap();
-    assert_eq!(said.matches("RELEASED").count(), 1, "{said}");
-    assert!(said.trim_end().ends_with(" (RELEASED)"), "{said}");
-    assert_eq!(world.run(&["get", "k"]).status.code(), Some(1));
-    let without = world.run(&["put", "--lock-ref", "v"]);
-    assert_eq!(without.status.code(), Some(64), "{without:?}");
-}
-
-#[test]
-fn a_wait_for_a_server_is_told_after_a_second() {
-    let mut world = World::new();
-    world.kill_server();
-    let output = world.run(&["locks", "ls", "--timeout", "2s"]);
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(69), "{stderr}");
-    let told = "fermata: no answer yet, trying for 2s: ";
-    assert!(stderr.starts_with(told), "{stderr}");
-    assert!(stderr.contains(&world.endpoint), "{stderr}");
 }
 
 #[test]
@@ -190,45 +166,6 @@ fn a_value_is_deleted_in_a_section_of_its_own_and_under_a_lock() {
         "{deleted}"
     );
     assert_eq!(world.run(&["delete"]).status.code(), Some(64));
-}
-
-#[test]
-fn what_is_no_lock_ref_is_a_fault_of_the_command_line() {
-    let world = World::new();
-    for command in [
-        &["get", "--lock-ref=garbage"][..],
-        &["put", "--lock-ref=garbage", "v"],
-        &["delete", "--lock-ref=garbage"],
-    ] {
-        let output = world.run(command);
-        assert_eq!(output.status.code(), Some(64), "{output:?}");
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(
-            said.contains("not a lockRef") && said.contains("(MALFORMED)"),
-            "{said}"
-        );
-        assert!(said.contains("the request is malformed: "), "{said}");
-    }
-}
-
-#[test]
-fn why_an_endpoint_cannot_be_used_is_said_once() {
-    let world = World::new();
-    for (endpoint, code, words) in [
-        ("https://127.0.0.1:1", 64, "--ca, or FERMATA_CA_FILE"),
-        ("127.0.0.1", 64, "not an endpoint (http://HOST:PORT, "),
-        ("unix:/nowhere", 69, "No such file or directory"),
-    ] {
-        let get = ["get", "k", "--timeout", "300ms", "--endpoint", endpoint];
-        let mut get = world.command(&get);
-        // As of a system without CA certificates.
-        get.env("SSL_CERT_FILE", "/nowhere")
-            .env("SSL_CERT_DIR", "/nowhere");
-        let output = get.output().unwrap();
-        assert_eq!(output.status.code(), Some(code), "{output:?}");
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(said.matches(words).count(), 1, "{said}");
-    }
 }
 
 #[test]

@@ -65,13 +65,6 @@ impl World {
         stopped.unwrap();
     }
 
-    /// SIGKILL, and a new process that has nothing of the data, on the same port.
-    pub fn replace_server(&mut self) {
-        self.kill_server();
-        self.data = tempfile::tempdir().unwrap();
-        self.start_server();
-    }
-
     /// SIGKILL, and nobody serves any more.
     pub fn kill_server(&mut self) {
         self.server.kill().unwrap();
@@ -125,6 +118,21 @@ impl World {
     /// Starts a command.
     pub fn start(&self, arguments: &[&str]) -> Started {
         Started::of(self.command(arguments))
+    }
+
+    /// Starts a command that holds a key.
+    pub fn hold(&self, key: &str) -> Started {
+        let mut holder = self.start(&["lock", key, "--owner", "billing"]);
+        let lock_ref = holder.line();
+        assert!(lock_ref.starts_with("default/"), "{lock_ref}");
+        holder
+    }
+
+    /// Ends the lock on `k` by force.
+    pub fn force(&self) {
+        self.text(&[
+            "locks", "release", "--key", "k", "--reason", "on fire", "--by", "ops",
+        ]);
     }
 
     /// How many hold and wait for a key.
@@ -219,6 +227,18 @@ impl Started {
     pub fn say(&mut self, line: &str) {
         let stdin = self.child.stdin.as_mut().unwrap();
         writeln!(stdin, "{line}").unwrap();
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = nix::unistd::Pid::from_raw(self.pid());
+        nix::sys::signal::kill(pid, signal).unwrap();
+    }
+
+    /// Ends it by SIGTERM.
+    pub fn stop(self) {
+        self.signal(Signal::SIGTERM);
+        let (ended, said) = self.end();
+        assert_eq!(ended.code(), Some(143), "{said}");
     }
 
     pub fn pid(&self) -> i32 {
