@@ -251,25 +251,6 @@ fn one(words: &mut Words<'_>, allowed: &impl Fn(&str) -> bool) -> bool {
 }
 
 #[test]
-fn licence_expressions_are_understood() {
-    let allowed = |name: &str| ["MIT", "Zlib"].contains(&name);
-    for (expression, good) in [
-        ("MIT", true),
-        ("MIT OR GPL-3.0", true),
-        ("GPL-3.0/MIT", true),
-        ("MIT AND GPL-3.0", false),
-        ("MIT AND Zlib", true),
-        ("(MIT OR GPL-3.0) AND Zlib", true),
-        ("(GPL-3.0 OR Apache-2.0) AND Zlib", false),
-        ("GPL-3.0 WITH x OR MIT", true),
-        ("MPL-2.0", false),
-        ("", false),
-    ] {
-        assert_eq!(may_use(expression, &allowed), good, "{expression}");
-    }
-}
-
-#[test]
 fn no_crate_is_linked_in_two_versions() {
     let deny = toml_file("deny.toml");
     // `name:^2` leaves version 2 out.

@@ -133,15 +133,6 @@ pub fn named_to(depth: usize, code: &str, module: &[&str]) -> BTreeSet<String> {
     found
 }
 
-/// The structs, enums and traits that the code declares.
-pub fn types(code: &str) -> Vec<String> {
-    let tokens = tokens(code);
-    let declared = tokens
-        .windows(2)
-        .filter(|pair| matches!(pair[0].as_str(), "struct" | "enum" | "trait"));
-    declared.map(|pair| pair[1].clone()).collect()
-}
-
 /// Adds the paths that go on at `at`, so many names deep, and says where they end.
 fn follow(
     depth: usize,

@@ -204,19 +204,11 @@ mod tests {
     const BREAKS: &[Break] = &[
         (|f| f.message_type.clear(), "message t.Ask is gone"),
         (
-            |f| f.message_type[0].nested_type.clear(),
-            "message t.Ask.Inner is gone",
-        ),
-        (
             |f| f.message_type[0].nested_type[0].field[0].set_type(Type::Bytes),
             "field 1 of t.Ask.Inner: type",
         ),
         (
             |f| drop(f.message_type[0].field.remove(0)),
-            "field 1 of t.Ask is gone",
-        ),
-        (
-            |f| f.message_type[0].field[0].number = Some(9),
             "field 1 of t.Ask is gone",
         ),
         (
@@ -226,10 +218,6 @@ mod tests {
         (
             |f| f.message_type[0].field[0].json_name = Some("other".into()),
             "field 1 of t.Ask: JSON name",
-        ),
-        (
-            |f| f.message_type[0].field[0].set_type(Type::Int64),
-            "field 1 of t.Ask: type",
         ),
         (
             |f| f.message_type[0].field[0].set_label(Label::Repeated),
@@ -244,35 +232,17 @@ mod tests {
             "field 1 of t.Ask: oneof was none, is choice",
         ),
         (
-            |f| f.message_type[0].field[1].oneof_index = None,
-            "field 2 of t.Ask: oneof was choice, is none",
-        ),
-        (|f| f.enum_type.clear(), "enum t.Kind is gone"),
-        (
             |f| drop(f.enum_type[0].value.pop()),
-            "value 1 of t.Kind is gone",
-        ),
-        (
-            |f| f.enum_type[0].value[1].number = Some(2),
             "value 1 of t.Kind is gone",
         ),
         (
             |f| f.enum_type[0].value[1].name = Some("UNO".into()),
             "value 1 of t.Kind: name",
         ),
-        (|f| f.service.clear(), "service t.Serve is gone"),
         (|f| f.service[0].method.clear(), "rpc Do of t.Serve is gone"),
         (
             |f| f.service[0].method[0].input_type = Some(".t.Other".into()),
             "rpc Do of t.Serve: request was",
-        ),
-        (
-            |f| f.service[0].method[0].output_type = Some(".t.Other".into()),
-            "rpc Do of t.Serve: response was",
-        ),
-        (
-            |f| f.service[0].method[0].client_streaming = Some(true),
-            "rpc Do of t.Serve: request stream",
         ),
         (
             |f| f.service[0].method[0].server_streaming = Some(true),
