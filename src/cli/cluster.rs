@@ -277,18 +277,4 @@ mod tests {
             "fermata schema apply --contact-points a --keyspace locks --table orders"
         );
     }
-
-    #[test]
-    fn a_file_that_cannot_be_read_is_told_with_the_setting_that_names_it() {
-        let config = flags(&[
-            ("contact_points", "a"),
-            ("user", "u"),
-            ("password_file", "/nowhere/password"),
-        ]);
-        let error = options(&config.store.cassandra).unwrap_err().to_string();
-        assert!(
-            error.starts_with("store.cassandra.password_file: cannot read /nowhere/password"),
-            "{error}"
-        );
-    }
 }

@@ -235,29 +235,4 @@ mod tests {
         assert_eq!(value(None)["value_base64"], Value::Null);
         assert_eq!(value(None)["exists"], json!(false));
     }
-
-    #[test]
-    fn an_entry_keeps_the_names_of_the_contract() {
-        let shown = entry(&proto::QueueEntry {
-            name: "default/a#1".to_owned(),
-            seq: 1,
-            state: proto::LockState::Held.into(),
-            mode: proto::LockMode::Exclusive.into(),
-            fencing_token: 1_790_000_000_000_000,
-            ttl: Some(prost_types::Duration {
-                seconds: 1,
-                nanos: 500_000_000,
-            }),
-            create_time: Some(prost_types::Timestamp {
-                seconds: 0,
-                nanos: 0,
-            }),
-            ..proto::QueueEntry::default()
-        });
-        assert_eq!(shown["state"], json!("LOCK_STATE_HELD"));
-        assert_eq!(shown["ttl"], json!("1.500s"));
-        assert_eq!(shown["lease_left"], Value::Null);
-        assert_eq!(shown["create_time"], json!("1970-01-01T00:00:00Z"));
-        assert_eq!(shown["fencing_token"], json!(1_790_000_000_000_000u64));
-    }
 }

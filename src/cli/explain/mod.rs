@@ -119,16 +119,4 @@ mod tests {
         }
         assert!(!before.is_empty());
     }
-
-    #[test]
-    fn what_the_client_tells_apart_is_explained() {
-        use fermata_client::ServerError;
-        for name in [
-            ServerError::NOT_ALLOWED,
-            ServerError::CALL_NO_NOT_ABOVE,
-            ServerError::GRANT_SUPERSEDED,
-        ] {
-            assert!(reasons().any(|reason| reason.name == name), "{name}");
-        }
-    }
 }

@@ -198,35 +198,8 @@ async fn changed(asked: &mut watch::Receiver<()>) {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
-    use std::sync::mpsc;
-
-    use tokio::time::timeout;
 
     use super::*;
-
-    /// As on a file system that hangs.
-    #[tokio::test]
-    async fn files_that_hang_delay_no_others() {
-        let (hang, hanging) = mpsc::channel::<()>();
-        let hanging = Mutex::new(hanging);
-        let (looked, mut looks) = tokio::sync::mpsc::unbounded_channel();
-        let hangs = Watched::new("files that hang", Vec::new(), move || {
-            let _ = hanging.lock().recv();
-            Ok(())
-        });
-        let goes_on = Watched::new("other files", Vec::new(), move || {
-            looked.send(()).map_err(|error| error.to_string())
-        });
-        let (asked, is_asked) = watch::channel(());
-        let following = tokio::spawn(follow(vec![hangs, goes_on], is_asked));
-        for _ in 0..3 {
-            asked.send_replace(());
-            let within = Duration::from_secs(10);
-            timeout(within, looks.recv()).await.unwrap().unwrap();
-        }
-        following.abort();
-        drop(hang);
-    }
 
     #[test]
     fn files_are_taken_after_changes_and_on_request() {

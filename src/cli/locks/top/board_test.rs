@@ -117,22 +117,6 @@ fn a_key_of_several_replicas_is_one_key_and_the_busiest_is_first() {
 }
 
 #[test]
-fn a_label_is_not_taken_for_the_one_who_gave_it_itself() {
-    let by = |identity: &str, count| proto::KeyActivity {
-        identity: identity.to_owned(),
-        ..key("a", "billing", count, 1)
-    };
-    let replicas = vec![
-        replica(1, 9, vec![by("mallory", 2)]),
-        replica(2, 9, vec![by("billing", 3)]),
-    ];
-    let board = Board::new(snapshot(1, replicas), None, &choice("", 9));
-    let key = &board.keys[0];
-    let named = (key.owner.as_str(), key.identity.as_str());
-    assert_eq!(named, ("billing", "billing"));
-}
-
-#[test]
 fn what_is_held_longest_while_others_wait_is_first() {
     let held = |name, count, seconds| proto::KeyActivity {
         held_for: Some(prost_types::Duration { seconds, nanos: 9 }),
@@ -149,17 +133,6 @@ fn what_is_held_longest_while_others_wait_is_first() {
     let held: Vec<_> = board.keys.iter().map(|key| key.held_for).collect();
     assert_eq!(held[2], None);
     assert_eq!(held[1], Some(Duration::new(7, 9)));
-}
-
-#[test]
-fn the_mean_wait_counts_each_grant_once() {
-    let mut waits = Waits::default();
-    assert_eq!(waits.mean(), None);
-    waits.add(turns(3, 2, 4).as_ref());
-    waits.add(turns(1, 10, 10).as_ref());
-    waits.add(None);
-    assert_eq!(waits.mean(), Some(Duration::from_secs(4)));
-    assert_eq!(waits.longest, Some(Duration::from_secs(10)));
 }
 
 #[test]
@@ -184,30 +157,6 @@ fn rates_are_the_difference_of_two_answers_of_the_same_replica() {
     assert_eq!(board.grants_per_second, Some(5.0));
     let first = board.replicas[0].activity.as_ref().unwrap();
     assert_eq!(first.conflicts, 1);
-}
-
-#[test]
-fn two_answers_at_the_same_moment_have_no_rate() {
-    let before = snapshot(10, vec![replica(1, 100, Vec::new())]);
-    let now = snapshot(10, vec![replica(1, 150, Vec::new())]);
-    let board = Board::new(now, Some(&before), &choice("", 9));
-    assert_eq!(board.grants_per_second, None);
-}
-
-#[test]
-fn a_replica_that_does_not_answer_keeps_its_line_and_tells_nothing() {
-    let board = Board::new(
-        snapshot(1, vec![replica(2, 1, Vec::new()), silent(1)]),
-        None,
-        &choice("", 9),
-    );
-    let replicas: Vec<(&str, bool)> = board
-        .replicas
-        .iter()
-        .map(|one| (one.short.as_str(), one.activity.is_some()))
-        .collect();
-    assert_eq!(replicas, [("00000001", false), ("00000002", true)]);
-    assert_eq!((board.answered(), board.replicas.len()), (1, 2));
 }
 
 #[test]

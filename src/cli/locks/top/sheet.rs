@@ -178,15 +178,6 @@ mod tests {
     }
 
     #[test]
-    fn tables_and_identities_have_columns_if_a_key_has_one() {
-        let mut other = key("a", "x", 1, 0);
-        other.table = "orders".to_owned();
-        other.identity = "mallory".to_owned();
-        let shown = keys(&board(vec![other])).render(false);
-        assert!(shown.starts_with("TABLE   KEY  OWNER  IDENTITY"), "{shown}");
-    }
-
-    #[test]
     fn spans_and_rates_are_as_exact_as_a_person_needs() {
         let ms = |ms| waited(Some(Duration::from_millis(ms)));
         assert_eq!(
