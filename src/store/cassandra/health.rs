@@ -318,13 +318,4 @@ mod tests {
             assert!(one.remedy.contains(alter), "{one}");
         }
     }
-
-    #[test]
-    fn a_datacenter_to_prefer_must_be_there() {
-        let known = datacenters(&[("dc1", 3)]);
-        assert_eq!(judge_preference(None, &known), None);
-        assert_eq!(judge_preference(Some("dc1"), &known), None);
-        let found = judge_preference(Some("dc2"), &known).unwrap();
-        assert!(found.what.contains("dc1 (3 nodes)"), "{found}");
-    }
 }

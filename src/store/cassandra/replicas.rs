@@ -172,13 +172,6 @@ mod tests {
     }
 
     #[test]
-    fn only_a_state_that_is_not_up_may_be_forgotten() {
-        let below = |state| encode(state).unwrap() < 0;
-        assert!(below(ReplicaState::Down) && below(ReplicaState::Stopped));
-        assert!(!below(ReplicaState::Up(1)) && !below(ReplicaState::Up(9)));
-    }
-
-    #[test]
     fn what_a_swap_met_comes_with_its_answer() {
         let no = Some(Value::Boolean(false));
         let met = |state| answered(vec![row(&[("[applied]", no.clone()), ("state", state)])]);
@@ -198,16 +191,5 @@ mod tests {
         let done = vec![row(&[yes, ("state", Some(Value::Int(1)))])];
         assert_eq!(answered(done), Ok(StateAnswer::Applied));
         assert!(matches!(answered(Vec::new()), Err(Fault::Unknown(_))));
-    }
-
-    #[test]
-    fn a_row_that_only_has_a_heartbeat_is_none() {
-        let id = uuid::Uuid::from_u128(3);
-        let half = row(&[
-            ("id", Some(Value::Uuid(id))),
-            ("state", None),
-            ("heartbeat", Some(Value::BigInt(7))),
-        ]);
-        assert_eq!(decode(half).unwrap(), FoundRow::Half(ReplicaId(id)));
     }
 }

@@ -150,11 +150,6 @@ impl Copies {
 mod tests {
     use super::*;
 
-    fn datacenters(all: &[(&str, usize)]) -> Datacenters {
-        let all = all.iter().map(|(name, nodes)| ((*name).to_owned(), *nodes));
-        all.collect()
-    }
-
     #[test]
     fn replication_is_named_and_cannot_carry_cql() {
         let parsed = |text: &str| text.parse::<Replication>().map(|r| r.to_string());
@@ -179,15 +174,6 @@ mod tests {
         ] {
             assert!(parsed(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn the_datacenters_of_a_cluster_are_told_and_what_would_fit_them() {
-        let known = datacenters(&[("eu", 5), ("us", 1)]);
-        assert_eq!(described(&known), "eu (5 nodes), us (1 node)");
-        assert_eq!(example(&known), "eu=3,us=1");
-        assert!(example(&known).parse::<Replication>().is_ok());
-        assert_eq!(example(&Datacenters::new()), "DATACENTER=3");
     }
 
     #[test]

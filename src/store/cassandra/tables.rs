@@ -268,18 +268,4 @@ mod tests {
         let wanted = ["gc_grace_seconds = 10800", "read_repair = 'BLOCKING'"];
         assert_eq!(found, wanted.map(|wanted| (wanted.to_owned(), true)));
     }
-
-    #[test]
-    fn every_table_is_made_with_options_that_are_good() {
-        let of = |kind: TableKind| kind.options();
-        let retry = "speculative_retry = '100ms'";
-        assert_eq!(of(TableKind::Data), retry);
-        for kind in [TableKind::Locks, TableKind::Sessions, TableKind::Replicas] {
-            assert_eq!(of(kind), format!("gc_grace_seconds = 10800 AND {retry}"));
-        }
-        assert_eq!(
-            of(TableKind::HandOverRequests),
-            format!("gc_grace_seconds = 20 AND {retry}")
-        );
-    }
 }

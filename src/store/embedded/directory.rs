@@ -254,15 +254,4 @@ mod tests {
         fs::remove_dir_all(root.path()).unwrap();
         assert_eq!(own.lost().unwrap(), lock);
     }
-
-    #[test]
-    fn a_directory_is_given_back_although_a_fork_has_its_files() {
-        let root = tempfile::tempdir().unwrap();
-        let directory = Directory::claim(root.path()).unwrap();
-        let of_the_fork = directory.lock.try_clone().unwrap();
-        assert!(Directory::claim(root.path()).is_err());
-        drop(directory);
-        assert!(Directory::claim(root.path()).is_ok());
-        drop(of_the_fork);
-    }
 }

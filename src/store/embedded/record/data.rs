@@ -25,22 +25,3 @@ pub(in crate::store::embedded) fn decode_cell(row: &[u8]) -> Result<Cell, Record
     let CellRow { timestamp, value } = decode(row)?;
     Ok(Cell { value, timestamp })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_empty_value_and_a_deleted_one_are_two_things() {
-        for value in [None, Some(Bytes::new()), Some(Bytes::from_static(b"v\0"))] {
-            let cell = Cell {
-                value,
-                timestamp: u64::MAX,
-            };
-            assert_eq!(decode_cell(&encode_cell(&cell)), Ok(cell));
-        }
-        assert!(decode_cell(&[]).is_err());
-        assert!(decode_cell(&[1, 8, 1]).is_err());
-        assert!(decode_cell(&[2, 0x12, 200]).is_err());
-    }
-}

@@ -58,28 +58,3 @@ pub(in crate::store::embedded) fn decode_session(
         created_at_ms: row.created_at_ms,
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use uuid::Uuid;
-
-    #[test]
-    fn a_session_reads_back() {
-        let session = SessionRow {
-            id: SessionId(Uuid::from_u128(1)),
-            ttl_ms: 30_000,
-            disconnect_grace_ms: 500,
-            replica: ReplicaId(Uuid::from_u128(2)),
-            epoch: 3,
-            open: true,
-            identity: "cn=worker".to_owned(),
-            owner: "nächtlicher Lauf".to_owned(),
-            created_at_ms: -5,
-        };
-        let row = encode_session(&session);
-        assert_eq!(decode_session(session.id, &row), Ok(session.clone()));
-        assert!(decode_session(session.id, &row[..row.len() - 1]).is_err());
-        assert!(decode_session(session.id, &[2]).is_err());
-    }
-}
