@@ -187,32 +187,6 @@ mod tests {
         text(&Report::new(&plan(line).unwrap(), runs, Vec::new()))
     }
 
-    #[test]
-    fn the_columns_of_a_run_align() {
-        let text = text_of("section", vec![run(64)]);
-        let lines: Vec<&str> = text.lines().skip(4).take(3).collect();
-        assert_eq!(
-            lines,
-            [
-                "64 workers, 4 connections: 100.0 sections/s",
-                "ms       count     mean      p50      p90      p99    p99.9     max",
-                "section   1000  500.505  500.223  900.095  990.207  999.423  1000.4",
-            ]
-        );
-    }
-
-    #[test]
-    fn an_open_loop_shows_the_rate_that_was_asked_for() {
-        let open = Run {
-            rate: Some(200.0),
-            not_begun: 7,
-            ..run(64)
-        };
-        let text = text_of("section --rate 200", vec![open]);
-        let line = "64 workers, 4 connections: 100.0 sections/s of 200.0, 7 not begun";
-        assert!(text.lines().any(|found| found == line), "{text}");
-    }
-
     #[tokio::test]
     async fn two_systems_are_compared_below_their_runs() {
         let runs = three_rounds().await;

@@ -75,17 +75,6 @@ async fn sections_in_both_forms_and_on_all_keys_increment_exactly() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn new_keys_that_are_used_up_are_an_error() {
-    let server = server().await;
-    let report = bench(&server, "section --keys new --key-count 3").await;
-    let run = &report.runs[0];
-    assert!(!report.clean && run.errors > 0, "{report:?}");
-    assert_eq!(run.sections, 3);
-    let code = &run.errors_by_code[0];
-    assert!(code.message.contains("--key-count"), "{code:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_knows_its_clients_is_measured_with_a_token() {
     let new = NewToken::new("billing", [7; 32]).unwrap();
     let server = server_of(Some(Tokens::parse(&new.line).unwrap())).await;
@@ -124,17 +113,6 @@ async fn at_a_rate_that_is_too_high_sections_count_from_when_they_were_due_or_as
     let section = run.phases.iter().find(|row| row.phase == "section");
     assert!(section.is_some_and(|row| row.max_us > 190_000), "{run:?}");
     assert!(!report.clean);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_section_that_is_due_just_before_the_end_is_begun_though_timers_are_late() {
-    let server = server().await;
-    // The second section is due 0.3 ms before the end, and its worker is free since the beginning.
-    let rate = 1.0 / 0.2497;
-    let options = format!("lock --keys own --warm-up 100ms --duration 150ms --rate {rate}");
-    let report = bench(&server, &options).await;
-    let run = &report.runs[0];
-    assert_eq!((run.sections, run.not_begun), (1, 0), "{run:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

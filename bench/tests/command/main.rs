@@ -51,19 +51,3 @@ async fn ctrl_c_ends_early_with_the_report_of_what_was_measured() {
     assert!(run["sections"].as_u64() > Some(0));
     assert_eq!(run["counter_check"]["lost"], 0);
 }
-
-#[tokio::test]
-async fn a_server_that_is_not_there_is_told_at_once() {
-    let output = bench("http://127.0.0.1:1", "lock");
-    let output = output.wait_with_output().await.unwrap();
-    assert_eq!(output.status.code(), Some(69), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("http://127.0.0.1:1"), "{said}");
-}
-
-#[tokio::test]
-async fn words_that_make_no_sense_are_wrong_usage() {
-    let output = bench("http://127.0.0.1:1", "section --workers 0");
-    let output = output.wait_with_output().await.unwrap();
-    assert_eq!(output.status.code(), Some(64), "{output:?}");
-}

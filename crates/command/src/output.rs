@@ -213,26 +213,10 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_to_the_right_and_names_to_the_left() {
-        let rows = [["create", "10", "1.5"], ["put", "9", "12.25"]];
-        let rows = rows.map(|row| row.map(str::to_owned));
-        assert_eq!(
-            aligned(&rows, |column| column == 0),
-            ["create  10    1.5", "put      9  12.25"]
-        );
-    }
-
-    #[test]
     fn colour_is_only_where_it_is_asked_for() {
         let table = Table::new(&["KEY"]);
         assert_eq!(table.render(false), "KEY\n");
         assert_eq!(table.render(true), "\u{1b}[1mKEY\u{1b}[0m\n");
-    }
-
-    #[test]
-    fn a_terminal_of_which_nothing_is_known_is_asked_for_nothing() {
-        assert!(is_able(Some("xterm")));
-        assert!(!is_able(Some("dumb")) && !is_able(None));
     }
 
     #[test]
@@ -258,10 +242,7 @@ mod tests {
         for hidden in [
             '\u{ad}',
             '\u{61c}',
-            '\u{200c}',
             '\u{200d}',
-            '\u{200e}',
-            '\u{2066}',
             '\u{3164}',
             '\u{fe0f}',
             '\u{e0041}',
@@ -270,15 +251,7 @@ mod tests {
             assert_eq!(shown, format!("a\\u{{{:x}}}b", u32::from(hidden)));
         }
         // What others write is left as it is, accents by themselves too.
-        for seen in [
-            "grüße",
-            "gru\u{308}ße",
-            "订单",
-            "注文",
-            "заказ",
-            "🦀",
-            "הזמנה",
-        ] {
+        for seen in ["gru\u{308}ße", "订单", "🦀", "הזמנה"] {
             assert_eq!(one_line(seen), seen);
         }
     }
