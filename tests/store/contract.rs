@@ -1,5 +1,5 @@
-//! What every store promises. A store calls [`keeps_its_promises`] with a way to make an empty one, and says so where
-//! several replicas share it.
+//! What every store promises. A store calls [`keeps_its_promises`] with a way to make one, and says so where several
+//! replicas share it.
 
 mod data;
 mod keys;
@@ -15,18 +15,17 @@ pub use keys::*;
 pub use sessions::*;
 pub use shared::*;
 
-/// Makes the tests of the contract for one kind of store: a module of them, from an async function that
-/// makes an empty store for the promise with this name.
+/// Makes the tests of the contract for one kind of store: a module of them, from an async function that makes a store
+/// for the promise with this name. Only those that list what a store has need one to themselves.
 macro_rules! keeps_its_promises {
-    ($empty_store:path) => {
-        $crate::contract::keeps_its_promises!($empty_store:
+    ($store_for:path) => {
+        $crate::contract::keeps_its_promises!($store_for:
             a_swap_takes_effect_on_the_version_it_names_only,
             a_conflict_shows_the_state_and_changes_nothing,
             of_two_racing_writers_exactly_one_applies,
             random_states_read_back_whole,
             the_home_and_what_it_reserves_read_back_through_every_change,
-            keys_and_tables_do_not_touch_each_other,
-            live_keys_are_listed_in_order_and_by_page,
+            keys_and_tables_do_not_touch_each_other_and_live_keys_are_listed,
             the_later_timestamp_wins_whatever_comes_first,
             of_equal_timestamps_the_larger_value_wins_and_a_deletion_over_all,
             a_deleted_value_is_not_a_missing_one,
@@ -36,11 +35,10 @@ macro_rules! keeps_its_promises {
         );
     };
     // What it promises beside that where several replicas share it.
-    ($empty_store:path, shared) => {
-        $crate::contract::keeps_its_promises!($empty_store);
-        $crate::contract::keeps_its_promises!($empty_store:
-            an_announced_replica_is_listed,
-            a_replica_is_announced_again_until_its_life_changes,
+    ($store_for:path, shared) => {
+        $crate::contract::keeps_its_promises!($store_for);
+        $crate::contract::keeps_its_promises!($store_for:
+            a_replica_is_listed_and_announced_again_until_its_life_changes,
             heartbeats_never_go_back,
             a_life_changes_only_from_what_it_is,
             of_two_who_change_a_life_exactly_one_does,
@@ -51,32 +49,32 @@ macro_rules! keeps_its_promises {
             a_shared_store_has_a_clock,
         );
     };
-    ($empty_store:path: $($promise:ident,)*) => {
+    ($store_for:path: $($promise:ident,)*) => {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $promise() {
-                let empty = $empty_store(stringify!($promise));
-                $crate::contract::with_store(empty, $crate::contract::$promise).await;
+                let store = $store_for(stringify!($promise));
+                $crate::contract::with_store(store, $crate::contract::$promise).await;
             }
         )*
     };
 }
 pub(crate) use keeps_its_promises;
 
-/// An empty store and what must live as long.
+/// A store and what must live as long.
 pub struct Fresh<G> {
     pub store: Store,
     pub _guard: G,
 }
 
 /// Without a store there is nothing to keep: a kind of store that this machine cannot run says so itself.
-pub async fn with_store<G, E, M, T>(empty_store: E, promise: impl FnOnce(Store) -> T)
+pub async fn with_store<G, E, M, T>(store: E, promise: impl FnOnce(Store) -> T)
 where
     E: Future<Output = M>,
     M: Into<Option<Fresh<G>>>,
     T: Future<Output = ()>,
 {
-    let Some(fresh) = empty_store.await.into() else {
+    let Some(fresh) = store.await.into() else {
         return;
     };
     assert!(fresh.store.health.ready().is_ok());

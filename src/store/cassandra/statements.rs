@@ -471,6 +471,12 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_hand_over_request_expires() {
+        let text = Cql::RequestHandOver.text(&Keyspace::parse("k").unwrap());
+        assert!(text.ends_with(" USING TTL 20"), "{text}");
+    }
+
     /// Else the clock of a coordinator would decide which of the two stands.
     #[test]
     fn the_state_of_a_replica_is_written_by_transactions_only_and_its_heartbeat_plainly_only() {

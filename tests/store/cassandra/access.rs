@@ -157,86 +157,36 @@ async fn the_commands_reach_it_by_flags_variables_and_a_file_and_tell_what_could
     }
 }
 
-/// Why these options do not open a store.
-async fn refusal(options: CassandraOptions) -> CassandraError {
-    match CassandraStore::open(options).await {
-        Ok(_) => panic!("it was granted the lock"),
-        Err(error) => error,
+/// Refused in these words.
+#[track_caller]
+fn says(opened: Result<CassandraStore, CassandraError>, words: &str) {
+    match opened {
+        Err(CassandraError::Refused(what)) => assert!(what.contains(words), "{what}"),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it was admitted, not refused for {words:?}"),
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_a_certificate_and_a_password_is_admitted() {
+async fn who_has_a_certificate_and_a_password_is_admitted_and_nobody_else() {
     let Some(guarded) = Guarded::node().await else {
         return;
     };
     let store = CassandraStore::open(guarded.options()).await.unwrap();
     let none = KeyState::default();
     apply(&store, &id("k"), &none, &with_entry(&none, 1)).await;
-}
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_password_and_none_are_told_apart() {
-    let Some(guarded) = Guarded::node().await else {
-        return;
-    };
     let mut options = guarded.options();
-    options.credentials.as_mut().unwrap().password = "wrong".to_owned();
-    match refusal(options.clone()).await {
-        CassandraError::Refused(what) => {
-            assert!(what.contains("password are incorrect"), "{what}");
-            assert!(!what.contains("wrong"), "{what}");
-        }
-        other => panic!("{other}"),
-    }
-    assert!(matches!(
-        guarded.apply(&options).await,
-        Err(CassandraError::Refused(_))
-    ));
+    options.credentials.as_mut().unwrap().password = "guessed".to_owned();
+    let applied = guarded.apply(&options).await;
+    assert!(matches!(applied, Err(CassandraError::Refused(_))));
+    let opened = CassandraStore::open(options.clone()).await;
+    let shown = opened.as_ref().err().map(ToString::to_string);
+    assert!(!shown.unwrap().contains("guessed"));
+    says(opened, "password are incorrect");
     options.credentials = None;
-    match refusal(options).await {
-        CassandraError::Refused(what) => {
-            assert!(what.contains("a user and a password"), "{what}")
-        }
-        other => panic!("{other}"),
-    }
-}
+    says(CassandraStore::open(options).await, "a user and a password");
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_another_authority_knows_is_not_trusted() {
-    let Some(guarded) = Guarded::node().await else {
-        return;
-    };
-    let other = Authority::named("another authority");
-    for (stranger, verify_host) in [
-        (&guarded.stranger, true),
-        (&guarded.stranger, false),
-        (&other, true),
-        (&other, false),
-    ] {
-        let tls = CassandraTls {
-            ca_file: stranger.file(),
-            verify_host,
-            ..guarded.tls()
-        };
-        let options = CassandraOptions {
-            tls: Some(tls),
-            ..guarded.options()
-        };
-        match refusal(options).await {
-            CassandraError::Refused(what) => {
-                assert!(what.contains("not signed by the CA"), "{what}")
-            }
-            other => panic!("{other}"),
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_without_a_certificate_of_the_authority_is_not_admitted() {
-    let Some(guarded) = Guarded::node().await else {
-        return;
-    };
     for client in [None, Some(guarded.stranger.issue("client", None))] {
         let tls = CassandraTls {
             client,
@@ -246,28 +196,43 @@ async fn a_client_without_a_certificate_of_the_authority_is_not_admitted() {
             tls: Some(tls),
             ..guarded.options()
         };
-        match refusal(options).await {
+        match CassandraStore::open(options).await.map(drop) {
             // With TLS 1.3 the node refuses after the handshake: what it says may be lost with the connection.
-            CassandraError::Refused(what) | CassandraError::Unreachable(what) => {
+            Err(CassandraError::Refused(what) | CassandraError::Unreachable(what)) => {
                 assert!(what.contains("our certificate"), "{what}");
             }
-            other => panic!("{other}"),
+            other => panic!("{other:?}"),
         }
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_does_not_encrypt_is_not_admitted() {
-    let Some(guarded) = Guarded::node().await else {
-        return;
-    };
     let options = CassandraOptions {
         tls: None,
         ..guarded.options()
     };
-    match refusal(options).await {
-        CassandraError::Unreachable(what) => assert!(what.contains("wants TLS"), "{what}"),
-        other => panic!("{other}"),
+    match CassandraStore::open(options).await.map(drop) {
+        Err(CassandraError::Unreachable(what)) => assert!(what.contains("wants TLS"), "{what}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_another_authority_knows_is_not_trusted() {
+    let Some(guarded) = Guarded::node().await else {
+        return;
+    };
+    let other = Authority::named("another authority");
+    for stranger in [&guarded.stranger, &other] {
+        for verify_host in [true, false] {
+            let tls = CassandraTls {
+                ca_file: stranger.file(),
+                verify_host,
+                ..guarded.tls()
+            };
+            let options = CassandraOptions {
+                tls: Some(tls),
+                ..guarded.options()
+            };
+            says(CassandraStore::open(options).await, "not signed by the CA");
+        }
     }
 }
 
@@ -285,10 +250,7 @@ async fn a_node_that_does_not_encrypt_is_not_spoken_to() {
         }),
         ..world.options()
     };
-    match refusal(options).await {
-        CassandraError::Refused(what) => assert!(what.contains("does not speak TLS"), "{what}"),
-        other => panic!("{other}"),
-    }
+    says(CassandraStore::open(options).await, "does not speak TLS");
 }
 
 /// Another address of the node, which its certificate does not name. (A driver takes it that all nodes listen at
@@ -313,27 +275,18 @@ async fn a_certificate_for_another_address_counts_only_where_addresses_are_not_c
     let Some(guarded) = Guarded::node().await else {
         return;
     };
-    let options = |verify_host| CassandraOptions {
-        tls: Some(CassandraTls {
-            verify_host,
-            ..guarded.tls()
-        }),
-        ..guarded.options()
-    };
     let elsewhere = other_address(guarded.node.contact_point()).await;
-    let checked = CassandraOptions {
-        contact_points: vec![elsewhere.clone()],
-        ..options(true)
+    let opened = async |verify_host| {
+        let options = CassandraOptions {
+            contact_points: vec![elsewhere.clone()],
+            tls: Some(CassandraTls {
+                verify_host,
+                ..guarded.tls()
+            }),
+            ..guarded.options()
+        };
+        CassandraStore::open(options).await
     };
-    match refusal(checked).await {
-        CassandraError::Refused(what) => {
-            assert!(what.contains("not for the address"), "{what}")
-        }
-        other => panic!("{other}"),
-    }
-    let unchecked = CassandraOptions {
-        contact_points: vec![elsewhere],
-        ..options(false)
-    };
-    CassandraStore::open(unchecked).await.unwrap();
+    says(opened(true).await, "not for the address");
+    opened(false).await.unwrap();
 }

@@ -120,32 +120,3 @@ async fn options_of_tables_that_were_made_otherwise_are_found_and_set() {
         assert!(!found.contains(option), "{found}");
     }
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_cluster_would_only_refuse_is_told_with_what_to_write() {
-    let Some(world) = World::empty().await else {
-        return;
-    };
-    let (code, _, answered) = world.command(&["apply"]).await;
-    assert_eq!(code, Some(64), "{answered}");
-    assert!(
-        answered.contains(&format!("there is no keyspace {}", world.keyspace)),
-        "{answered}"
-    );
-    assert!(
-        answered.contains("--replication datacenter1=3"),
-        "{answered}"
-    );
-
-    let elsewhere = ["apply", "--replication", "nowhere=3"];
-    let (code, _, answered) = world.command(&elsewhere).await;
-    assert_eq!(code, Some(69), "{answered}");
-    assert!(answered.contains("nowhere"), "{answered}");
-
-    let prefers = ["check", "--datacenter", "nowhere"];
-    let (_, found, _) = world.command(&prefers).await;
-    assert!(
-        found.contains("advice: there is no datacenter \"nowhere\" to prefer"),
-        "{found}"
-    );
-}

@@ -14,13 +14,13 @@ use super::{World, support};
 use crate::world::{Random, apply, id, replica_row, with_entry};
 
 /// How long a node hangs.
-const HANGS: Duration = Duration::from_secs(13);
+const HANGS: Duration = Duration::from_secs(10);
 /// Less than a node is avoided after two time-outs.
 const AVOIDED: Duration = Duration::from_secs(9);
 
 /// One who changes a key, and which node is asked first for that.
 struct Changes {
-    world: World,
+    _world: World,
     proxy: CqlProxy,
     store: CassandraStore,
     key: KeyId,
@@ -30,7 +30,7 @@ struct Changes {
 }
 
 impl Changes {
-    async fn begin(world: World) -> Changes {
+    async fn begin(world: World, key: &str) -> Changes {
         let seed = Random::seeded("a node hangs").next();
         let proxy = CqlProxy::before(&world.cluster.contact_points(), seed);
         let options = CassandraOptions {
@@ -40,10 +40,10 @@ impl Changes {
         };
         let store = CassandraStore::open(options).await.unwrap();
         let mut changes = Changes {
-            world,
+            _world: world,
             proxy,
             store,
-            key: id("k"),
+            key: id(key),
             state: KeyState::default(),
             first: 0,
         };
@@ -170,11 +170,11 @@ impl Changes {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_coordinator_that_hangs_is_asked_last_after_two_time_outs_until_it_answers_again() {
-    let Some(world) = World::make(&["default"]).await else {
+async fn a_coordinator_that_hangs_is_in_the_way_of_two_requests_and_of_no_new_statement() {
+    let Some(world) = World::shared().await else {
         return;
     };
-    let mut changes = Changes::begin(world).await;
+    let mut changes = Changes::begin(world, "hangs").await;
     // Keep-alives are answered, so that no connection is given up, and nothing else is.
     let hangs = Faults {
         lose_requests: 1.0,
@@ -183,6 +183,11 @@ async fn a_coordinator_that_hangs_is_asked_last_after_two_time_outs_until_it_ans
     };
     changes.proxy.set_before(changes.first, hangs);
     changes.hung().await;
+    // Two entries in one change are another statement, which is prepared at every node that is connected.
+    let mut next = with_entry(&changes.next(), 1);
+    next.version -= 1;
+    let swap = changes.attempt(next).await;
+    assert!(swap.is_none(), "a new statement: {swap:?}");
     changes.proxy.set_before(changes.first, Faults::default());
     changes.healed().await;
 }
@@ -191,10 +196,10 @@ async fn a_coordinator_that_hangs_is_asked_last_after_two_time_outs_until_it_ans
 /// else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_connected_again_and_prepares_nothing_is_in_the_way_of_few_changes() {
-    let Some(world) = World::make(&["default"]).await else {
+    let Some(world) = World::shared().await else {
         return;
     };
-    let mut changes = Changes::begin(world).await;
+    let mut changes = Changes::begin(world, "connected again").await;
     let prepares_nothing = Faults {
         lose_prepares: true,
         ..Faults::default()
@@ -294,25 +299,6 @@ impl Drop for Paused {
     fn drop(&mut self) {
         block_in_place(|| support::signal(self.0, support::Signal::SIGCONT)).unwrap();
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_paused_is_in_the_way_of_two_requests_and_of_no_new_statement() {
-    let Some(world) = World::make_alone(&["default"]).await else {
-        return;
-    };
-    let mut changes = Changes::begin(world).await;
-    let paused = Paused::node(changes.first);
-    changes.hung().await;
-    // Two entries in one change are another statement, which is prepared at every node that is connected.
-    let mut next = with_entry(&changes.next(), 1);
-    next.version -= 1;
-    let swap = changes.attempt(next).await;
-    assert!(swap.is_none(), "a new statement: {swap:?}");
-    drop(paused);
-    changes.healed().await;
-    // The next world finds the nodes as it expects them.
-    block_in_place(|| changes.world.cluster.wait_until_up(&|_| {})).unwrap();
 }
 
 /// Who replicas are, and which of them is gone, is asked of one node first, and given up after two seconds: others are asked

@@ -9,7 +9,7 @@ use crate::world::{apply, id, with_entry};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_the_majority_of_one_datacenter_its_name_is_that_of_one() {
-    let Some(world) = World::make(&["default"]).await else {
+    let Some(world) = World::shared().await else {
         return;
     };
     let options = |datacenter: &str| CassandraOptions {
@@ -19,7 +19,7 @@ async fn with_the_majority_of_one_datacenter_its_name_is_that_of_one() {
     };
     let store = CassandraStore::open(options("datacenter1")).await.unwrap();
     let none = KeyState::default();
-    apply(&store, &id("k"), &none, &with_entry(&none, 1)).await;
+    apply(&store, &id("local"), &none, &with_entry(&none, 1)).await;
     let refused = CassandraStore::open(options("another")).await;
     let error = refused.map(drop).unwrap_err().to_string();
     let words = "no node is in the datacenter \"another\" of consistency local_quorum; the cluster has datacenter1";

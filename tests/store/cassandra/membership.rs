@@ -98,28 +98,6 @@ async fn what_a_late_heartbeat_leaves_is_no_replica_and_is_cleaned_up_by_the_nex
     assert_eq!(raw.count(ids).await, 2);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_life_that_is_none_hides_no_replica_in_silence() {
-    let Some(world) = World::make(&["default"]).await else {
-        return;
-    };
-    let store = world.store().await;
-    store.announce_replica(&replica_row(3)).await.unwrap();
-    let id = replica(3);
-    Raw::of(&world)
-        .await
-        .run(&format!(
-            "UPDATE \"@KEYSPACE@\".\"membership\" SET \"state\" = 0 WHERE \"part\" = 'replicas' AND \"id\" = {id} IF EXISTS"
-        ))
-        .await;
-    let listed = store.list_replicas().await;
-    assert!(matches!(listed, Err(StoreError::Damaged(_))), "{listed:?}");
-    let swap = store
-        .swap_state(id, ReplicaState::Up(1), ReplicaState::Down)
-        .await;
-    assert!(matches!(swap, StateSwap::NotStarted(_)), "{swap:?}");
-}
-
 /// Where each row has one copy, and one of three nodes is paused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_range_that_cannot_be_read_hides_neither_the_replicas_nor_what_other_ranges_keep() {

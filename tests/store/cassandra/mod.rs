@@ -23,20 +23,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fermata::store::cassandra::schema::{self, Replication, Schema};
 use fermata::store::cassandra::{CassandraError, CassandraOptions, CassandraStore, Keyspace};
-use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
+use tokio::sync::{Mutex, MutexGuard, OnceCell, Semaphore, SemaphorePermit};
 
 use crate::contract::{Fresh, keeps_its_promises};
 use crate::world::table;
 use support::Cluster;
-
-/// The tables that a promise of the contract speaks of; making one takes a while.
-fn tables_of(promise: &str) -> &'static [&'static str] {
-    match promise {
-        "keys_and_tables_do_not_touch_each_other" => &["default", "d", "default_2"],
-        "live_keys_are_listed_in_order_and_by_page" => &["default", "d", "default_2", "other"],
-        _ => &["default"],
-    }
-}
 
 /// Nodes that make tables one at a time do not agree faster when they are asked for many at once.
 static MAKING: Mutex<()> = Mutex::const_new(());
@@ -58,7 +49,20 @@ impl World {
         World::empty().await?.with(tables).await
     }
 
-    /// The same, while there is no other world: whatever is done to the nodes, nobody else sees it.
+    /// A place in the keyspace that all share who keep to keys, replicas and sessions of their own: to make one takes a
+    /// second.
+    async fn shared() -> Option<World> {
+        static KEYSPACE: OnceCell<Keyspace> = OnceCell::const_new();
+        let world = World::empty().await?;
+        let made = KEYSPACE.get_or_init(|| async {
+            world.apply(&["default"]).await.unwrap();
+            world.keyspace.clone()
+        });
+        let keyspace = made.await.clone();
+        Some(World { keyspace, ..world })
+    }
+
+    /// A keyspace of its own, while there is no other world: whatever is done to the nodes, nobody else sees it.
     async fn make_alone(tables: &[&str]) -> Option<World> {
         World::of_entries(WORLDS).await?.with(tables).await
     }
@@ -110,12 +114,27 @@ impl World {
     }
 }
 
-async fn empty_store(promise: &str) -> Option<Fresh<World>> {
-    let world = World::make(tables_of(promise)).await?;
+/// All rows of replicas are of one partition, on which transactions get in the way of each other: one promise at a time.
+static REPLICAS: Mutex<()> = Mutex::const_new(());
+
+/// Those that list keys or sessions have a keyspace of their own.
+async fn store_for(promise: &str) -> Option<Fresh<(World, Option<MutexGuard<'static, ()>>)>> {
+    let world = match promise {
+        "keys_and_tables_do_not_touch_each_other_and_live_keys_are_listed" => {
+            World::make(&["default", "d", "default_2", "other"]).await?
+        }
+        "sessions_are_listed_in_order_and_by_page" => World::make(&["default"]).await?,
+        _ => World::shared().await?,
+    };
+    let is_of_replicas = ["replica", "life", "heartbeat"].map(|word| promise.contains(word));
+    let turn = match is_of_replicas.contains(&true) {
+        true => Some(REPLICAS.lock().await),
+        false => None,
+    };
     Some(Fresh {
         store: Arc::new(world.store().await).store(),
-        _guard: world,
+        _guard: (world, turn),
     })
 }
 
-keeps_its_promises!(empty_store, shared);
+keeps_its_promises!(store_for, shared);

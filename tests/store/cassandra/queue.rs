@@ -1,77 +1,18 @@
-//! Queues under load: races, long ones, torn pages.
+//! Long queues, torn pages, swaps whose callers left.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fermata::key::KeyState;
-use fermata::lock::Tag;
+use fermata::lock::{KeyId, Tag};
 use fermata::store::cassandra::{CassandraOptions, CassandraStore};
 use fermata::store::{KeyStore, Swap};
 
 use super::World;
 use crate::world::{apply, id, with_entry, without_holder};
 
-/// Puts an entry in the queue, however often others are faster; the versions that were acknowledged.
-async fn join(store: &CassandraStore, request: u128) -> Option<u64> {
-    let key = id("k");
-    let wanted = Tag::from_bits(request);
-    let mut state = store.load(&key).await.unwrap().unwrap_or_default();
-    loop {
-        // What became of an unknown one shows in the state.
-        if state.entries.iter().any(|entry| entry.tag == wanted) {
-            return None;
-        }
-        let new = with_entry(&state, request);
-        match store.compare_and_swap(&key, &state, &new).await {
-            Swap::Applied => return Some(new.version),
-            Swap::Conflict(found) => state = found.unwrap_or_default(),
-            Swap::Unknown(_) | Swap::NotStarted(_) => loop {
-                match store.load(&key).await {
-                    Ok(found) => break state = found.unwrap_or_default(),
-                    Err(error) => println!("{request}: {error}"),
-                }
-            },
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_hundred_racing_writers_on_two_stores_each_gets_one_entry_and_one_version() {
-    const WRITERS: u128 = 100;
-    let Some(world) = World::make(&["default"]).await else {
-        return;
-    };
-    let stores = [Arc::new(world.store().await), Arc::new(world.store().await)];
-    let writers: Vec<_> = (0..WRITERS)
-        .map(|number| {
-            let store = Arc::clone(&stores[number as usize % 2]);
-            tokio::spawn(async move { join(&store, number).await })
-        })
-        .collect();
-    let mut versions = Vec::new();
-    for writer in writers {
-        versions.extend(writer.await.unwrap());
-    }
-    let distinct: BTreeSet<u64> = versions.iter().copied().collect();
-    assert_eq!(
-        distinct.len(),
-        versions.len(),
-        "a version was acknowledged twice"
-    );
-    let state = stores[0].load(&id("k")).await.unwrap().unwrap();
-    assert_eq!(state.version, WRITERS as u64, "one version an entry");
-    assert_eq!(state.entries.len(), WRITERS as usize);
-    let requests: BTreeSet<_> = state.entries.iter().map(|entry| entry.tag).collect();
-    assert_eq!(requests.len(), WRITERS as usize);
-    println!(
-        "{} of {WRITERS} were acknowledged as applied",
-        versions.len()
-    );
-}
-
 /// A queue of so many entries.
-async fn fill(store: &CassandraStore, entries: u128) -> KeyState {
+async fn fill(store: &CassandraStore, key: &KeyId, entries: u128) -> KeyState {
     let mut state = KeyState::default();
     for request in 0..entries {
         state = KeyState {
@@ -80,16 +21,16 @@ async fn fill(store: &CassandraStore, entries: u128) -> KeyState {
         };
     }
     state.version = 1;
-    apply(store, &id("k"), &KeyState::default(), &state).await;
+    apply(store, key, &KeyState::default(), &state).await;
     state
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_waiters_load_whole_in_small_pages_and_large() {
-    let Some(world) = World::make(&["default"]).await else {
+    let Some(world) = World::shared().await else {
         return;
     };
-    let state = fill(&world.store().await, 1_000).await;
+    let state = fill(&world.store().await, &id("waiters"), 1_000).await;
     for page_rows in [7, 1_001, 2_000] {
         let options = CassandraOptions {
             page_rows,
@@ -98,18 +39,21 @@ async fn a_thousand_waiters_load_whole_in_small_pages_and_large() {
         let store = CassandraStore::open(options).await.unwrap();
         // The second time it knows the head.
         for _ in 0..2 {
-            assert_eq!(store.load(&id("k")).await.unwrap().as_ref(), Some(&state));
+            assert_eq!(
+                store.load(&id("waiters")).await.unwrap().as_ref(),
+                Some(&state)
+            );
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_load_whose_pages_are_of_two_versions_is_made_again() {
-    let Some(world) = World::make(&["default"]).await else {
+    let Some(world) = World::shared().await else {
         return;
     };
     let writer = Arc::new(world.store().await);
-    let mut state = fill(&writer, 60).await;
+    let mut state = fill(&writer, &id("pages"), 60).await;
     let stop = Arc::new(AtomicBool::new(false));
     let writing = tokio::spawn({
         let stop = Arc::clone(&stop);
@@ -120,7 +64,7 @@ async fn a_load_whose_pages_are_of_two_versions_is_made_again() {
                     version: state.version + 1,
                     ..without_holder(&fresh)
                 };
-                apply(&*writer, &id("k"), &state, &new).await;
+                apply(&*writer, &id("pages"), &state, &new).await;
                 state = new;
             }
             state.version
@@ -133,7 +77,7 @@ async fn a_load_whose_pages_are_of_two_versions_is_made_again() {
     let reader = CassandraStore::open(options).await.unwrap();
     let mut version = 0;
     for _ in 0..100 {
-        let seen = reader.load(&id("k")).await.unwrap().unwrap();
+        let seen = reader.load(&id("pages")).await.unwrap().unwrap();
         assert!(seen.version >= version, "{} after {version}", seen.version);
         assert_eq!(seen.entries.len(), 60);
         version = seen.version;
@@ -145,14 +89,14 @@ async fn a_load_whose_pages_are_of_two_versions_is_made_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_swap_whose_caller_left_applies_once_or_not_at_all() {
-    let Some(world) = World::make(&["default"]).await else {
+    let Some(world) = World::shared().await else {
         return;
     };
     let store = world.store().await;
     let mut state = KeyState::default();
     let mut applied = 0;
     for round in 0..60u32 {
-        let key = id("k");
+        let key = id("left");
         let left = with_entry(&state, round.into());
         let swap = store.compare_and_swap(&key, &state, &left);
         let patience = std::time::Duration::from_millis(u64::from(round) / 6);

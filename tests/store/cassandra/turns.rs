@@ -16,7 +16,7 @@ use crate::world::{id, with_entry};
 async fn no_more_transactions_are_in_flight_than_may_be_and_all_have_their_turn() {
     const KEYS: usize = 40;
     const MAX: u64 = 3;
-    let Some(world) = World::make(&["default"]).await else {
+    let Some(world) = World::shared().await else {
         return;
     };
     let store = CassandraStore::open(CassandraOptions {
@@ -28,7 +28,7 @@ async fn no_more_transactions_are_in_flight_than_may_be_and_all_have_their_turn(
     let store = store.await.unwrap();
     let old = KeyState::default();
     // Prepares the statement.
-    let (first, new) = (id("first"), with_entry(&old, 1));
+    let (first, new) = (id("first turn"), with_entry(&old, 1));
     let prepared = store.compare_and_swap(&first, &old, &new).await;
     assert!(matches!(prepared, Swap::Applied));
 
@@ -38,7 +38,7 @@ async fn no_more_transactions_are_in_flight_than_may_be_and_all_have_their_turn(
     let swaps = (0..KEYS).map(|n| {
         let (store, old, done, most) = (&store, &old, &done, &most);
         async move {
-            let (key, new) = (id(&format!("key {n}")), with_entry(old, 100 + n as u128));
+            let (key, new) = (id(&format!("turn {n}")), with_entry(old, 100 + n as u128));
             let outcome = store.compare_and_swap(&key, old, &new).await;
             let begun = store.counts().transactions - before;
             most.set(most.get().max(begun - done.get()));

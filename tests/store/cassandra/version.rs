@@ -7,8 +7,8 @@ use fermata::store::cassandra::schema;
 use fermata::store::cassandra::{CassandraError, CassandraStore, RestoredError, restored};
 use fermata::store::{ClusterStore, KeyStore};
 
+use super::World;
 use super::raw::Raw;
-use super::{MAKING, World};
 use crate::world::{apply, id, replica_row, with_entry};
 
 /// Makes one entry, and a replica.
@@ -18,24 +18,6 @@ async fn works(store: &CassandraStore) {
     assert_eq!(store.load(&id("k")).await.unwrap(), Some(first));
     store.announce_replica(&replica_row(4)).await.unwrap();
     assert_eq!(store.list_replicas().await.unwrap(), [replica_row(4)]);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tables_are_made_by_any_number_at_once() {
-    let Some(world) = World::empty().await else {
-        return;
-    };
-    let (options, schema) = (world.options(), world.schema(&["default"]));
-    let make = || schema::apply(&options, &schema, &|_| {});
-    let alone = MAKING.lock().await;
-    let (one, two, three) = tokio::join!(make(), make(), make());
-    assert!(
-        one.is_ok() && two.is_ok() && three.is_ok(),
-        "{one:?} {two:?} {three:?}"
-    );
-    make().await.unwrap();
-    drop(alone);
-    works(&world.store().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

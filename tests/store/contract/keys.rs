@@ -10,23 +10,29 @@ use fermata::store::{Cell, Store, Swap, Written};
 use crate::world::{Random, apply, id, id_in, key, replica, table, with_entry, without_holder};
 
 pub async fn a_swap_takes_effect_on_the_version_it_names_only(store: Store) {
-    assert_eq!(store.keys.load(&id("k")).await.unwrap(), None);
+    assert_eq!(store.keys.load(&id("swap")).await.unwrap(), None);
     let none = KeyState::default();
     let one = with_entry(&none, 1);
     let two = with_entry(&one, 2);
-    apply(&*store.keys, &id("k"), &none, &one).await;
-    assert_eq!(store.keys.load(&id("k")).await.unwrap(), Some(one.clone()));
-    apply(&*store.keys, &id("k"), &one, &two).await;
-    assert_eq!(store.keys.load(&id("k")).await.unwrap(), Some(two.clone()));
+    apply(&*store.keys, &id("swap"), &none, &one).await;
+    assert_eq!(
+        store.keys.load(&id("swap")).await.unwrap(),
+        Some(one.clone())
+    );
+    apply(&*store.keys, &id("swap"), &one, &two).await;
+    assert_eq!(
+        store.keys.load(&id("swap")).await.unwrap(),
+        Some(two.clone())
+    );
     // A key that was used and given back is not a fresh one.
     let three = without_holder(&without_holder(&two));
     let three = KeyState {
         version: 3,
         ..three
     };
-    apply(&*store.keys, &id("k"), &two, &three).await;
-    assert_eq!(store.keys.load(&id("k")).await.unwrap(), Some(three));
-    let swap = store.keys.compare_and_swap(&id("k"), &none, &one).await;
+    apply(&*store.keys, &id("swap"), &two, &three).await;
+    assert_eq!(store.keys.load(&id("swap")).await.unwrap(), Some(three));
+    let swap = store.keys.compare_and_swap(&id("swap"), &none, &one).await;
     assert!(matches!(swap, Swap::Conflict(Some(_))), "{swap:?}");
 }
 
@@ -39,24 +45,30 @@ pub async fn a_conflict_shows_the_state_and_changes_nothing(store: Store) {
         other => panic!("{other:?}"),
     };
     // A key that the store does not have.
-    let swap = store.keys.compare_and_swap(&id("k"), &one, &two).await;
+    let swap = store
+        .keys
+        .compare_and_swap(&id("conflict"), &one, &two)
+        .await;
     assert_eq!(shown(swap), None);
-    assert_eq!(store.keys.load(&id("k")).await.unwrap(), None);
+    assert_eq!(store.keys.load(&id("conflict")).await.unwrap(), None);
 
-    apply(&*store.keys, &id("k"), &none, &one).await;
-    apply(&*store.keys, &id("k"), &one, &two).await;
+    apply(&*store.keys, &id("conflict"), &none, &one).await;
+    apply(&*store.keys, &id("conflict"), &one, &two).await;
     // One that comes too late, and one from a future that never was.
     let stale = with_entry(&one, 3);
-    let swap = store.keys.compare_and_swap(&id("k"), &one, &stale).await;
+    let swap = store
+        .keys
+        .compare_and_swap(&id("conflict"), &one, &stale)
+        .await;
     assert_eq!(shown(swap), Some(two.clone()));
     let ahead = with_entry(&stale, 4);
     let ahead_by_one = with_entry(&ahead, 5);
     let swap = store
         .keys
-        .compare_and_swap(&id("k"), &ahead, &ahead_by_one)
+        .compare_and_swap(&id("conflict"), &ahead, &ahead_by_one)
         .await;
     assert_eq!(shown(swap), Some(two.clone()));
-    assert_eq!(store.keys.load(&id("k")).await.unwrap(), Some(two));
+    assert_eq!(store.keys.load(&id("conflict")).await.unwrap(), Some(two));
 }
 
 pub async fn of_two_racing_writers_exactly_one_applies(store: Store) {
@@ -66,7 +78,7 @@ pub async fn of_two_racing_writers_exactly_one_applies(store: Store) {
             with_entry(&state, 2 * round + 1),
             with_entry(&state, 2 * round + 2),
         ];
-        let key = id("k");
+        let key = id("race");
         let (a, b) = tokio::join!(
             store.keys.compare_and_swap(&key, &state, &racers[0]),
             store.keys.compare_and_swap(&key, &state, &racers[1]),
@@ -94,7 +106,7 @@ pub async fn of_two_racing_writers_exactly_one_applies(store: Store) {
 
 pub async fn random_states_read_back_whole(store: Store) {
     let mut random = Random::seeded("random_states_read_back_whole");
-    for key in ["a", "b", "c"] {
+    for key in ["random a", "random b", "random c"] {
         let mut state = KeyState::default();
         for _ in 0..60 {
             let next = random.successor(&state);
@@ -165,10 +177,10 @@ pub async fn the_home_and_what_it_reserves_read_back_through_every_change(store:
             ..state.clone()
         };
         assert_eq!(new.check(), Ok(()), "step {number}");
-        apply(&*store.keys, &id("k"), &old, &new).await;
-        let kept = store.keys.load(&id("k")).await.unwrap();
+        apply(&*store.keys, &id("home"), &old, &new).await;
+        let kept = store.keys.load(&id("home")).await.unwrap();
         assert_eq!(kept.as_ref(), Some(&new), "step {number}");
-        let kept = store.keys.load_settled(&id("k")).await.unwrap();
+        let kept = store.keys.load_settled(&id("home")).await.unwrap();
         assert_eq!(kept.as_ref(), Some(&new), "step {number}");
         old = new;
     }
@@ -192,49 +204,36 @@ const ODD_KEYS: [&str; 14] = [
     "\u{10FFFF}",
 ];
 
-pub async fn keys_and_tables_do_not_touch_each_other(store: Store) {
-    let none = KeyState::default();
-    let tables = ["default", "d", "default_2"];
-    let mut ids = Vec::new();
-    for table in tables {
-        ids.extend(ODD_KEYS.map(|key| id_in(table, key)));
-    }
-    for (number, id) in (0u128..).zip(&ids) {
-        let state = with_entry(&none, number);
-        let swap = store.keys.compare_and_swap(id, &none, &state).await;
-        assert!(matches!(swap, Swap::Applied), "{id}: {swap:?}");
-        let value = Some(Bytes::from(id.to_string()));
-        let cell = Cell {
-            value,
-            timestamp: 1,
-        };
-        let written = store.data.write_data(id, cell).await;
-        assert!(matches!(written, Written::Done), "{id}: {written:?}");
-    }
-    for (number, id) in (0u128..).zip(&ids) {
-        let state = store.keys.load(id).await.unwrap().unwrap();
-        assert_eq!(state, with_entry(&none, number), "{id}");
-        let cell = store.data.read_data(id).await.unwrap().unwrap();
-        assert_eq!(cell.value, Some(Bytes::from(id.to_string())), "{id}");
-    }
-}
-
-pub async fn live_keys_are_listed_in_order_and_by_page(store: Store) {
+pub async fn keys_and_tables_do_not_touch_each_other_and_live_keys_are_listed(store: Store) {
     let none = KeyState::default();
     let mut expected = ODD_KEYS.map(key).to_vec();
     expected.sort();
-    // Written backwards, each with as many entries as its number; other tables beside it.
+    // Written backwards, each with as many entries as its number; a value beside it.
+    let mut states = Vec::new();
     for (number, key) in expected.iter().enumerate().rev() {
         for name in ["default", "d", "default_2"] {
             let id = id_in(name, key.as_str());
             let mut state = none.clone();
             for entry in 0..=number as u128 {
-                let next = with_entry(&state, entry);
+                let next = with_entry(&state, 100 * states.len() as u128 + entry);
                 let swap = store.keys.compare_and_swap(&id, &state, &next).await;
                 assert!(matches!(swap, Swap::Applied), "{id}: {swap:?}");
                 state = next;
             }
+            let cell = Cell {
+                value: Some(Bytes::from(id.to_string())),
+                timestamp: 1,
+            };
+            let written = store.data.write_data(&id, cell).await;
+            assert!(matches!(written, Written::Done), "{id}: {written:?}");
+            states.push((id, state));
         }
+    }
+    for (id, state) in states {
+        let kept = store.keys.load(&id).await.unwrap();
+        assert_eq!(kept, Some(state), "{id}");
+        let cell = store.data.read_data(&id).await.unwrap().unwrap();
+        assert_eq!(cell.value, Some(Bytes::from(id.to_string())), "{id}");
     }
     // One that nobody wants any more.
     let one = with_entry(&none, 1);

@@ -33,8 +33,8 @@ pub async fn a_session_changes_by_its_epoch_only(store: Store) {
 }
 
 pub async fn only_a_closed_session_is_forgotten(store: Store) {
-    let open = session(1, 1, true);
-    let closed = session(1, 2, false);
+    let open = session(2, 1, true);
+    let closed = session(2, 2, false);
     store.sessions.forget_session(open.id).await.unwrap();
     store.sessions.swap_session(0, &open).await;
     store.sessions.forget_session(open.id).await.unwrap();

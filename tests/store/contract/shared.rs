@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fermata::lock::SessionId;
+use fermata::lock::{ReplicaId, SessionId};
 use fermata::store::{
     ClusterStore, HandOverRequest, HandOverSubject, ReplicaRow, ReplicaState, StateSwap, Store,
 };
@@ -11,122 +11,144 @@ use uuid::Uuid;
 
 use crate::world::{id, id_in, replica, replica_row};
 
-async fn announce(cluster: &dyn ClusterStore, numbers: &[u128]) {
-    for number in numbers {
-        let announced = cluster.announce_replica(&replica_row(*number)).await;
-        announced.unwrap();
+/// Replicas of one promise, with numbers from 1: those of other promises may be in the same store.
+struct Replicas {
+    cluster: Arc<dyn ClusterStore>,
+    promise: u128,
+}
+
+impl Replicas {
+    fn of(store: Store, promise: u128) -> Replicas {
+        Replicas {
+            cluster: store.cluster.unwrap(),
+            promise,
+        }
+    }
+
+    fn row(&self, number: u128) -> ReplicaRow {
+        replica_row(1_000 * self.promise + number)
+    }
+
+    fn id(&self, number: u128) -> ReplicaId {
+        self.row(number).id
+    }
+
+    async fn announce(&self, numbers: &[u128]) {
+        for number in numbers {
+            let announced = self.cluster.announce_replica(&self.row(*number)).await;
+            announced.unwrap();
+        }
+    }
+
+    async fn listed(&self) -> Vec<ReplicaRow> {
+        let mut listed = self.cluster.list_replicas().await.unwrap();
+        listed.retain(|row| row.id.0.as_u128() / 1_000 == self.promise);
+        listed
+    }
+
+    /// The lives of these replicas, in the order of their ids.
+    async fn lives(&self) -> Vec<ReplicaState> {
+        let listed = self.listed().await;
+        listed.iter().map(|row| row.state).collect()
+    }
+
+    /// A swap of the state of replica 3 that is answered for sure.
+    async fn swap(
+        &self,
+        expected: ReplicaState,
+        next: ReplicaState,
+    ) -> Result<(), Option<ReplicaState>> {
+        match self.cluster.swap_state(self.id(3), expected, next).await {
+            StateSwap::Applied => Ok(()),
+            StateSwap::Conflict(met) => Err(met),
+            other => panic!("{other:?}"),
+        }
     }
 }
 
-/// A swap of the state of replica 3 that is answered for sure.
-async fn swap(
-    cluster: &dyn ClusterStore,
-    expected: ReplicaState,
-    next: ReplicaState,
-) -> Result<(), Option<ReplicaState>> {
-    match cluster.swap_state(replica(3), expected, next).await {
-        StateSwap::Applied => Ok(()),
-        StateSwap::Conflict(met) => Err(met),
-        other => panic!("{other:?}"),
-    }
-}
-
-/// The lives of all replicas, in the order of their ids.
-async fn lives(cluster: &dyn ClusterStore) -> Vec<ReplicaState> {
-    let listed = cluster.list_replicas().await.unwrap();
-    listed.iter().map(|row| row.state).collect()
-}
-
-pub async fn an_announced_replica_is_listed(store: Store) {
-    let cluster = store.cluster.unwrap();
-    assert_eq!(cluster.list_replicas().await.unwrap(), []);
-    announce(&*cluster, &[5, 3]).await;
-    let listed = cluster.list_replicas().await.unwrap();
-    assert_eq!(listed, [replica_row(3), replica_row(5)]);
-}
-
-pub async fn a_replica_is_announced_again_until_its_life_changes(store: Store) {
-    let cluster = store.cluster.unwrap();
-    announce(&*cluster, &[3]).await;
+pub async fn a_replica_is_listed_and_announced_again_until_its_life_changes(store: Store) {
+    let replicas = Replicas::of(store, 1);
+    assert_eq!(replicas.listed().await, []);
+    replicas.announce(&[5, 3]).await;
+    assert_eq!(replicas.listed().await, [replicas.row(3), replicas.row(5)]);
     let again = ReplicaRow {
         heartbeat: 8,
-        ..replica_row(3)
+        ..replicas.row(3)
     };
-    cluster.announce_replica(&again).await.unwrap();
-    assert_eq!(
-        cluster.list_replicas().await.unwrap(),
-        std::slice::from_ref(&again)
-    );
+    replicas.cluster.announce_replica(&again).await.unwrap();
+    assert_eq!(replicas.listed().await, [again.clone(), replicas.row(5)]);
     for next in [ReplicaState::Up(2), ReplicaState::Down] {
-        let before = lives(&*cluster).await[0];
-        assert_eq!(swap(&*cluster, before, next).await, Ok(()));
-        assert!(cluster.announce_replica(&again).await.is_err(), "{next:?}");
-        assert_eq!(lives(&*cluster).await, [next]);
+        let before = replicas.lives().await[0];
+        assert_eq!(replicas.swap(before, next).await, Ok(()));
+        let announced = replicas.cluster.announce_replica(&again).await;
+        assert!(announced.is_err(), "{next:?}");
+        assert_eq!(replicas.lives().await, [next, ReplicaState::Up(1)]);
     }
 }
 
 pub async fn heartbeats_never_go_back(store: Store) {
-    let cluster = store.cluster.unwrap();
-    let announced = replica_row(3);
+    let replicas = Replicas::of(store, 2);
     let seen = async |heartbeat| {
-        let listed = cluster.list_replicas().await.unwrap();
         let expected = ReplicaRow {
             heartbeat,
-            ..announced.clone()
+            ..replicas.row(3)
         };
-        assert_eq!(listed, [expected]);
+        assert_eq!(replicas.listed().await, [expected]);
     };
-    cluster.announce_replica(&announced).await.unwrap();
+    replicas.announce(&[3]).await;
     seen(0).await;
     for (heartbeat, latest) in [(1, 1), (2, 2), (1, 2), (700, 700), (5, 700)] {
-        cluster.heartbeat(announced.id, heartbeat).await.unwrap();
+        let sent = replicas.cluster.heartbeat(replicas.id(3), heartbeat).await;
+        sent.unwrap();
         seen(latest).await;
     }
     // The announcement comes late, once more.
-    cluster.announce_replica(&announced).await.unwrap();
+    replicas.announce(&[3]).await;
     seen(700).await;
 }
 
 pub async fn a_life_changes_only_from_what_it_is(store: Store) {
-    let cluster = store.cluster.unwrap();
-    let up = ReplicaState::Up;
-    assert_eq!(swap(&*cluster, up(1), ReplicaState::Down).await, Err(None));
-    announce(&*cluster, &[3, 5]).await;
-    for other in [up(2), ReplicaState::Down, ReplicaState::Stopped] {
-        assert_eq!(swap(&*cluster, other, up(3)).await, Err(Some(up(1))));
+    let replicas = Replicas::of(store, 3);
+    let (up, down, stopped) = (ReplicaState::Up, ReplicaState::Down, ReplicaState::Stopped);
+    assert_eq!(replicas.swap(up(1), down).await, Err(None));
+    replicas.announce(&[3, 5]).await;
+    for other in [up(2), down, stopped] {
+        assert_eq!(replicas.swap(other, up(3)).await, Err(Some(up(1))));
     }
-    assert_eq!(swap(&*cluster, up(1), up(2)).await, Ok(()));
-    assert_eq!(
-        swap(&*cluster, up(1), ReplicaState::Down).await,
-        Err(Some(up(2)))
-    );
-    assert_eq!(swap(&*cluster, up(2), ReplicaState::Stopped).await, Ok(()));
-    assert_eq!(
-        swap(&*cluster, up(2), up(3)).await,
-        Err(Some(ReplicaState::Stopped))
-    );
-    assert_eq!(lives(&*cluster).await, [ReplicaState::Stopped, up(1)]);
+    assert_eq!(replicas.swap(up(1), up(2)).await, Ok(()));
+    assert_eq!(replicas.swap(up(1), down).await, Err(Some(up(2))));
+    assert_eq!(replicas.swap(up(2), stopped).await, Ok(()));
+    assert_eq!(replicas.swap(up(2), up(3)).await, Err(Some(stopped)));
+    assert_eq!(replicas.lives().await, [stopped, up(1)]);
     // What cannot be kept is refused before anybody is asked.
     for none in [up(0), up(u32::MAX)] {
-        let swap = cluster.swap_state(replica(5), up(1), none).await;
+        let swap = replicas.cluster.swap_state(replicas.id(5), up(1), none);
+        let swap = swap.await;
         assert!(matches!(swap, StateSwap::NotStarted(_)), "{swap:?}");
     }
-    assert_eq!(lives(&*cluster).await, [ReplicaState::Stopped, up(1)]);
+    assert_eq!(replicas.lives().await, [stopped, up(1)]);
 }
 
 /// An observer declares a replica down while that comes back.
 pub async fn of_two_who_change_a_life_exactly_one_does(store: Store) {
     const ROUNDS: u128 = 30;
-    let cluster = store.cluster.unwrap();
+    let replicas = Replicas::of(store, 4);
     let mut known = 0;
     for round in 1..=ROUNDS {
-        announce(&*cluster, &[round]).await;
-        let (id, next) = (replica(round), [ReplicaState::Down, ReplicaState::Up(2)]);
-        let (down, up) = tokio::join!(
-            cluster.swap_state(id, ReplicaState::Up(1), next[0]),
-            cluster.swap_state(id, ReplicaState::Up(1), next[1]),
+        replicas.announce(&[round]).await;
+        let (id, next) = (
+            replicas.id(round),
+            [ReplicaState::Down, ReplicaState::Up(2)],
         );
-        let listed = cluster.list_replicas().await.unwrap();
+        let (down, up) = tokio::join!(
+            replicas
+                .cluster
+                .swap_state(id, ReplicaState::Up(1), next[0]),
+            replicas
+                .cluster
+                .swap_state(id, ReplicaState::Up(1), next[1]),
+        );
+        let listed = replicas.listed().await;
         let state = listed.iter().find(|row| row.id == id).unwrap().state;
         let applied = [&down, &up].map(|swap| matches!(swap, StateSwap::Applied));
         assert_ne!(applied, [true, true], "round {round}");
@@ -148,66 +170,49 @@ pub async fn of_two_who_change_a_life_exactly_one_does(store: Store) {
 }
 
 pub async fn a_replica_that_is_down_does_not_come_back(store: Store) {
-    let cluster = store.cluster.unwrap();
-    announce(&*cluster, &[3]).await;
-    assert_eq!(
-        swap(&*cluster, ReplicaState::Up(1), ReplicaState::Down).await,
-        Ok(())
-    );
+    let replicas = Replicas::of(store, 5);
+    let (up, down) = (ReplicaState::Up, ReplicaState::Down);
+    replicas.announce(&[3]).await;
+    assert_eq!(replicas.swap(up(1), down).await, Ok(()));
     // It goes on as if nothing had been, or slept through it.
-    cluster.heartbeat(replica(3), 9).await.unwrap();
-    for state in [ReplicaState::Up(1), ReplicaState::Up(2)] {
-        let back = swap(&*cluster, state, ReplicaState::Up(3)).await;
-        assert_eq!(back, Err(Some(ReplicaState::Down)));
+    let late = replicas.cluster.heartbeat(replicas.id(3), 9).await;
+    late.unwrap();
+    for state in [up(1), up(2)] {
+        assert_eq!(replicas.swap(state, up(3)).await, Err(Some(down)));
     }
-    let again = cluster.announce_replica(&replica_row(3)).await;
+    let again = replicas.cluster.announce_replica(&replicas.row(3)).await;
     assert!(again.is_err());
-    assert_eq!(lives(&*cluster).await, [ReplicaState::Down]);
+    assert_eq!(replicas.lives().await, [down]);
 }
 
 pub async fn a_replica_that_is_up_is_not_forgotten_and_one_that_was_does_not_come_back(
     store: Store,
 ) {
-    let cluster = store.cluster.unwrap();
-    announce(&*cluster, &[3, 4, 5]).await;
-    cluster
-        .swap_state(replica(4), ReplicaState::Up(1), ReplicaState::Stopped)
-        .await;
-    for number in [3, 4, 5, 6] {
-        cluster.heartbeat(replica(number), 1 << 40).await.unwrap();
-        cluster.forget_replica(replica(number)).await.unwrap();
+    let replicas = Replicas::of(store, 6);
+    let (up, down) = (ReplicaState::Up, ReplicaState::Down);
+    let cluster = &replicas.cluster;
+    replicas.announce(&[3, 4, 5]).await;
+    let stopped = ReplicaState::Stopped;
+    cluster.swap_state(replicas.id(4), up(1), stopped).await;
+    for id in [3, 4, 5, 6].map(|number| replicas.id(number)) {
+        cluster.heartbeat(id, 1 << 40).await.unwrap();
+        cluster.forget_replica(id).await.unwrap();
     }
-    assert_eq!(
-        lives(&*cluster).await,
-        [ReplicaState::Up(1), ReplicaState::Up(1)]
-    );
-    assert_eq!(
-        swap(&*cluster, ReplicaState::Up(1), ReplicaState::Up(2)).await,
-        Ok(())
-    );
-    cluster.forget_replica(replica(3)).await.unwrap();
-    assert_eq!(
-        lives(&*cluster).await,
-        [ReplicaState::Up(2), ReplicaState::Up(1)]
-    );
-    assert_eq!(
-        swap(&*cluster, ReplicaState::Up(2), ReplicaState::Down).await,
-        Ok(())
-    );
-    cluster.forget_replica(replica(3)).await.unwrap();
-    cluster.forget_replica(replica(3)).await.unwrap();
+    assert_eq!(replicas.lives().await, [up(1), up(1)]);
+    assert_eq!(replicas.swap(up(1), up(2)).await, Ok(()));
+    cluster.forget_replica(replicas.id(3)).await.unwrap();
+    assert_eq!(replicas.lives().await, [up(2), up(1)]);
+    assert_eq!(replicas.swap(up(2), down).await, Ok(()));
+    for _ in 0..2 {
+        cluster.forget_replica(replicas.id(3)).await.unwrap();
+    }
     // What was sent before, or by one that knows nothing of it, comes late.
-    for number in [3, 4] {
-        let heartbeat = cluster.heartbeat(replica(number), (1 << 40) + 1).await;
-        heartbeat.unwrap();
+    for id in [3, 4].map(|number| replicas.id(number)) {
+        cluster.heartbeat(id, (1 << 40) + 1).await.unwrap();
     }
-    assert_eq!(
-        swap(&*cluster, ReplicaState::Up(2), ReplicaState::Up(3)).await,
-        Err(None)
-    );
-    let listed = cluster.list_replicas().await.unwrap();
-    let left: Vec<_> = listed.iter().map(|row| row.id).collect();
-    assert_eq!(left, [replica(5)]);
+    assert_eq!(replicas.swap(up(2), up(3)).await, Err(None));
+    let left: Vec<_> = replicas.listed().await.iter().map(|row| row.id).collect();
+    assert_eq!(left, [replicas.id(5)]);
 }
 
 fn request(home: u128, term: u64, to: u128) -> HandOverRequest {
@@ -290,14 +295,14 @@ pub async fn some_hundreds_of_hand_over_requests_are_seen_at_once_and_the_others
         .for_each_concurrent(AT_ONCE, |number| {
             let cluster = Arc::clone(&cluster);
             async move {
-                let asked = cluster.request_hand_over(&request(7, number, 1)).await;
+                let asked = cluster.request_hand_over(&request(17, number, 1)).await;
                 asked.unwrap()
             }
         })
         .await;
     let mut answered = 0;
     loop {
-        let some = cluster.hand_over_requests(replica(7)).await.unwrap();
+        let some = cluster.hand_over_requests(replica(17)).await.unwrap();
         assert!(some.len() <= 2_000, "{}", some.len());
         if some.is_empty() {
             break;

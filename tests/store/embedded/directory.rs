@@ -51,24 +51,6 @@ async fn what_it_makes_is_for_its_user_alone() {
 }
 
 #[tokio::test]
-async fn what_is_no_directory_is_named() {
-    let outside = TempDir::new().unwrap();
-    let file = outside.path().join("file");
-    fs::write(&file, "mine").unwrap();
-    let link = outside.path().join("link");
-    std::os::unix::fs::symlink(outside.path().join("nothing"), &link).unwrap();
-    for asked in [file.clone(), file.join("below/it"), link] {
-        let error = open(&asked).unwrap_err();
-        assert!(matches!(error, EmbeddedOpenError::Io { .. }), "{error}");
-        assert!(
-            error.to_string().contains(&*asked.to_string_lossy()),
-            "{error}"
-        );
-    }
-    assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
-}
-
-#[tokio::test]
 async fn a_store_that_was_never_finished_is_none() {
     let directory = TempDir::new().unwrap();
     let making = directory.path().join("store.new");
@@ -113,17 +95,5 @@ async fn a_shutdown_finishes_what_was_asked_and_gives_the_directory_back() {
         let closed = matches!(swap, Swap::NotStarted(StoreError::Closed(_)));
         assert!(closed, "{number}: {swap:?}");
         assert_eq!(kept(number).await, None);
-    }
-}
-
-#[tokio::test]
-async fn a_store_keeps_everything_from_one_opening_to_the_next() {
-    let directory = TempDir::new().unwrap();
-    let mut state = KeyState::default();
-    for _ in 0..3 {
-        let store = open(directory.path()).unwrap();
-        let kept = store.load(&id("k")).await.unwrap().unwrap_or_default();
-        assert_eq!(kept, state);
-        state = add(&store, "k").await;
     }
 }

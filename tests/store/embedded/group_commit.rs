@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use fermata::key::KeyState;
-use fermata::store::{KeyStore, SessionStore, Swap};
+use fermata::store::{KeyStore, Swap};
 use futures_util::FutureExt;
 use tempfile::TempDir;
 
 use super::{add, open};
-use crate::world::{id, session, with_entry, without_holder};
+use crate::world::{id, with_entry, without_holder};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_changes_share_a_commit() {
@@ -41,35 +41,6 @@ async fn many_changes_share_a_commit() {
     let commits = store.commits();
     assert!(commits > 0);
     assert!(commits < CHANGES as u64 / 4, "{commits} commits");
-}
-
-#[tokio::test]
-async fn a_call_that_is_dropped_is_done_as_a_whole_or_not_at_all() {
-    let directory = TempDir::new().unwrap();
-    let store = open(directory.path()).unwrap();
-    let mut state = add(&store, "k").await;
-    let mut done = 0;
-    for round in 0..200u32 {
-        let next = with_entry(&state, u128::from(round) + 100);
-        {
-            let key = id("k");
-            let mut swap = store.compare_and_swap(&key, &state, &next);
-            // Into the queue, perhaps to its end, and away.
-            for _ in 0..round % 3 {
-                if (&mut swap).now_or_never().is_some() {
-                    break;
-                }
-                tokio::task::yield_now().await;
-            }
-        }
-        // The queue is in order: whatever came of it came before this is answered.
-        store.forget_session(session(1, 1, true).id).await.unwrap();
-        let kept = store.load(&id("k")).await.unwrap().unwrap();
-        assert!(kept == state || kept == next, "round {round}");
-        done += usize::from(kept == next);
-        state = kept;
-    }
-    assert!(done > 0 && done < 200, "{done} of 200 were done");
 }
 
 #[tokio::test]

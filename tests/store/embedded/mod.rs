@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use crate::contract::{Fresh, keeps_its_promises};
 use crate::world::{id, with_entry};
 
-async fn empty_store(_promise: &str) -> Fresh<TempDir> {
+async fn store_for(_promise: &str) -> Fresh<TempDir> {
     let directory = TempDir::new().unwrap();
     Fresh {
         store: Arc::new(open(directory.path()).unwrap()).store(),
@@ -27,7 +27,7 @@ async fn empty_store(_promise: &str) -> Fresh<TempDir> {
     }
 }
 
-keeps_its_promises!(empty_store);
+keeps_its_promises!(store_for);
 
 fn open(directory: &Path) -> Result<EmbeddedStore, EmbeddedOpenError> {
     EmbeddedStore::open(EmbeddedOptions::new(directory))

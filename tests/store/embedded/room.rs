@@ -69,22 +69,6 @@ impl Drop for Mounted<'_> {
     }
 }
 
-#[tokio::test]
-async fn a_read_only_disk_is_named() {
-    let outside = TempDir::new().unwrap();
-    let disk = match Mounted::new(outside.path(), &["-t", "tmpfs", "tmpfs"]) {
-        Ok(disk) => disk,
-        Err(why) => return skipped("a_read_only_disk_is_named", why),
-    };
-    let directory = outside.path().join("data");
-    add(&open(&directory).unwrap(), "k").await;
-    disk.remount("ro");
-    let error = open(&directory).unwrap_err();
-    assert!(matches!(error, EmbeddedOpenError::Io { .. }), "{error}");
-    let error = open(&outside.path().join("other")).unwrap_err();
-    assert!(matches!(error, EmbeddedOpenError::Io { .. }), "{error}");
-}
-
 async fn pause(ms: u64) {
     tokio::task::spawn_blocking(move || std::thread::sleep(Duration::from_millis(ms)))
         .await
