@@ -37,7 +37,7 @@ async fn counters_are_exact_though_a_third_of_the_answers_of_cassandra_is_lost()
         ..Faults::default()
     };
     proxy.set(lost);
-    counters.more(30).await;
+    counters.more(20).await;
     proxy.set(Faults::default());
     counters.finish().await;
     assert!(proxy.counts().lost_responses > 0);

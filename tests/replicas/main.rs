@@ -13,7 +13,6 @@ mod calls;
 mod certificates;
 #[allow(dead_code, reason = "the soak uses more of it")]
 mod counters;
-mod cut;
 mod disconnects;
 #[path = "../support/driver.rs"]
 mod driver;
@@ -39,4 +38,5 @@ mod stand_still;
 mod start;
 #[path = "../support/cassandra/mod.rs"]
 mod support;
+mod unreachable;
 mod world;

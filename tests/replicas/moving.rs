@@ -4,7 +4,10 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use fermata_client::{Client, LockGuard, LockRequest, QueueEntry, Session, SessionRequest};
+use fermata::engine::REPLICA_TTL;
+use fermata_client::{
+    BootClock, Client, Clock as _, LockGuard, LockRequest, QueueEntry, Session, SessionRequest,
+};
 use nix::sys::signal::Signal;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -99,6 +102,12 @@ impl Both {
         // So that the fault meets an open wait, and a stream that was answered.
         self.guard.put("before").await.unwrap();
         sleep(Duration::from_secs(1)).await;
+        // Until it is durable it is promised no longer than its home is sure.
+        let left = || Some(BootClock.now().until(self.guard.valid_until()?));
+        while left() < Some(REPLICA_TTL) {
+            self.guard.put("before").await.unwrap();
+            sleep(Duration::from_millis(100)).await;
+        }
 
         let begun = Instant::now();
         let writing = async {
@@ -148,20 +157,36 @@ fn without_grant(lock_ref: &str) -> String {
     lock_ref.split('@').next().unwrap().to_owned()
 }
 
+/// Three replicas, and a line to each.
+struct Service {
+    world: World,
+    lines: Vec<Line>,
+}
+
+impl Service {
+    async fn start() -> Option<Service> {
+        let world = World::that_waits(3).await?;
+        let mut lines = Vec::new();
+        for replica in &world.replicas {
+            lines.push(Line::to(replica.endpoint().replace("http://", "")).await);
+        }
+        Some(Service { world, lines })
+    }
+
+    /// For a client: the one at which the fault is comes first, and gets all calls.
+    fn endpoints(&self, at: usize) -> [String; 3] {
+        [0, 1, 2].map(|n| format!("http://{}", self.lines[(at + n) % 3].address))
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_goes_on_at_another_replica_with_its_session_its_lock_and_its_entry() {
-    let Some(mut world) = World::of(3).await else {
+async fn a_client_that_does_not_reach_its_replica_goes_on_at_another_one() {
+    let Some(service) = Service::start().await else {
         return;
     };
-    let mut lines = Vec::new();
-    for replica in &world.replicas {
-        lines.push(Line::to(replica.endpoint().replace("http://", "")).await);
-    }
-    // The one at which the fault is comes first: it has the key, and gets all calls.
-    let from = |at: usize| [0, 1, 2].map(|n| format!("http://{}", lines[(at + n) % 3].address));
-
-    let at = home_of_key(&world).await;
-    let both = Both::start(&from(at)).await;
+    let (world, lines) = (&service.world, &service.lines);
+    let at = home_of_key(world).await;
+    let both = Both::start(&service.endpoints(at)).await;
     both.go_on("cut off", async {
         lines[at].cut.send_replace(true);
         sleep(CUT).await;
@@ -169,30 +194,40 @@ async fn a_client_goes_on_at_another_replica_with_its_session_its_lock_and_its_e
     })
     .await;
 
-    let at = home_of_key(&world).await;
-    let both = Both::start(&from(at)).await;
+    let at = home_of_key(world).await;
+    let both = Both::start(&service.endpoints(at)).await;
     both.go_on("paused", async {
         world.replicas[at].signal(Signal::SIGSTOP);
         sleep(PAUSE).await;
         world.replicas[at].signal(Signal::SIGCONT);
     })
     .await;
+}
 
-    let at = home_of_key(&world).await;
-    let both = Both::start(&from(at)).await;
-    both.go_on("stopped", stop(&mut world.replicas[at])).await;
-    start_again(&mut world.replicas[at]);
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_whose_replica_ends_goes_on_with_its_session_its_lock_and_its_entry() {
+    let Some(mut service) = Service::start().await else {
+        return;
+    };
+    let at = home_of_key(&service.world).await;
+    let both = Both::start(&service.endpoints(at)).await;
+    both.go_on("stopped", stop(&mut service.world.replicas[at]))
+        .await;
+    start_again(&mut service.world.replicas[at]);
 
     // Its waits are at another one, through it.
-    let at = (home_of_key(&world).await + 1) % 3;
-    let both = Both::start(&from(at)).await;
-    both.go_on("stopped, and not the home", stop(&mut world.replicas[at]))
-        .await;
-    start_again(&mut world.replicas[at]);
+    let at = (home_of_key(&service.world).await + 1) % 3;
+    let both = Both::start(&service.endpoints(at)).await;
+    both.go_on(
+        "stopped, and not the home",
+        stop(&mut service.world.replicas[at]),
+    )
+    .await;
+    start_again(&mut service.world.replicas[at]);
 
-    let at = home_of_key(&world).await;
-    let both = Both::start(&from(at)).await;
-    both.go_on("killed", async { world.replicas[at].kill() })
+    let at = home_of_key(&service.world).await;
+    let both = Both::start(&service.endpoints(at)).await;
+    both.go_on("killed", async { service.world.replicas[at].kill() })
         .await;
 }
 

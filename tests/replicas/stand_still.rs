@@ -19,7 +19,7 @@ const LATE: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_keys_of_a_killed_replica_go_on_soon_after_its_replica_ttl_and_not_long_before() {
-    let Some(mut world) = World::of(3).await else {
+    let Some(mut world) = World::that_waits(3).await else {
         return;
     };
     for _ in 0..rounds() {

@@ -30,11 +30,13 @@ pub struct World {
     _room: Room,
 }
 
-/// How many worlds there may be at once. One in which nodes are killed or paused takes the place of all.
-const WORLDS: u32 = 2;
-static ROOM: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(WORLDS as usize)));
+/// What worlds share: there are two at once in which clients count, or three in which they mostly wait.
+const ALL: u32 = 6;
+const COUNTS: u32 = ALL / 2;
+const WAITS: u32 = ALL / 3;
+static ROOM: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(ALL as usize)));
 
-/// Who has all of it has the only world.
+/// Who has all of it has the only world: nodes may be killed or paused.
 pub type Room = OwnedSemaphorePermit;
 
 async fn room(many: u32) -> Room {
@@ -46,13 +48,17 @@ pub fn alone() -> Room {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();
-    runtime.block_on(room(WORLDS))
+    runtime.block_on(room(ALL))
 }
 
 impl World {
     /// A keyspace without tables, and no replica; `None` where Cassandra is left out.
     pub async fn without_tables() -> Option<World> {
-        World::on(room(1).await, || support::for_tests::cluster(3)).await
+        World::in_room(WAITS).await
+    }
+
+    async fn in_room(many: u32) -> Option<World> {
+        World::on(room(many).await, || support::for_tests::cluster(3)).await
     }
 
     async fn on(room: Room, cluster: fn() -> Option<Arc<Cluster>>) -> Option<World> {
@@ -88,13 +94,19 @@ impl World {
 
     /// With tables, and this many replicas that serve.
     pub async fn of(replicas: usize) -> Option<World> {
-        let world = World::without_tables().await?;
+        let world = World::in_room(COUNTS).await?;
+        Some(world.with(replicas, &[]).await)
+    }
+
+    /// The same for a test that mostly waits.
+    pub async fn that_waits(replicas: usize) -> Option<World> {
+        let world = World::in_room(WAITS).await?;
         Some(world.with(replicas, &[]).await)
     }
 
     /// The same, while there is no other world: whatever is done to the nodes, nobody else sees it.
     pub async fn with_nodes_of_its_own(replicas: usize) -> Option<World> {
-        let world = World::on(room(WORLDS).await, || support::for_tests::cluster(3)).await?;
+        let world = World::in_room(ALL).await?;
         Some(world.with(replicas, &[]).await)
     }
 
@@ -134,21 +146,21 @@ impl World {
 
     /// As [`World::of`], but whatever is decided is committed before it is answered.
     pub async fn of_write_through(replicas: usize) -> Option<World> {
-        let world = World::without_tables().await?;
+        let world = World::in_room(COUNTS).await?;
         let commit = [("FERMATA_CFG_COMMIT", "write-through")];
         Some(world.with(replicas, &commit).await)
     }
 
     /// As [`World::of`], but each replica tells the others an address at which nobody is.
     pub async fn of_strangers(replicas: usize) -> Option<World> {
-        let world = World::without_tables().await?;
+        let world = World::in_room(COUNTS).await?;
         let nowhere = [("FERMATA_CFG_PEERS__ADVERTISE", "127.0.0.1:9")];
         Some(world.with(replicas, &nowhere).await)
     }
 
     /// As [`World::of`], but the replicas show certificates to each other, and encrypt.
     pub async fn of_encrypted(replicas: usize, authority: &Authority) -> Option<World> {
-        let world = World::without_tables().await?;
+        let world = World::in_room(COUNTS).await?;
         let host = "127.0.0.1";
         let shown = authority.issue(host, Some(host));
         let files = [

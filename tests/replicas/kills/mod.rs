@@ -269,23 +269,20 @@ async fn the_lock_of_whoever_is_killed_is_the_next_one_s_after_its_ttl_and_not_b
         CLIENT,
         REPLICA,
         BOTH,
+        BOTH.before("both, next with a TTL of 30 s", Waiter::Elsewhere(LONG)),
+    ];
+    kill_in_turn(World::that_waits(3).await, &kinds).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_sessions_the_lock_of_whoever_is_killed_is_the_next_one_s_after_the_ttl_and_not_before()
+{
+    let kinds = [
         CLIENT.in_session("its client, in a session"),
         REPLICA.in_session("its replica, in a session"),
         BOTH.in_session("both, in a session"),
     ];
-    kill_in_turn(World::of(3).await, &kinds).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_whose_home_is_the_replica_that_is_killed_has_the_lock_as_soon() {
-    let kinds = [
-        REPLICA.before("the home of both", Waiter::Elsewhere(TTL)),
-        BOTH.before("that and the client", Waiter::Elsewhere(TTL)),
-        REPLICA.in_session("the home of both, in sessions"),
-        BOTH.in_session("that and the client, in sessions"),
-        BOTH.before("the same, next with a TTL of 30 s", Waiter::Elsewhere(LONG)),
-    ];
-    kill_in_turn(World::of(3).await, &kinds).await;
+    kill_in_turn(World::that_waits(3).await, &kinds).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -293,12 +290,11 @@ async fn a_client_that_waits_through_the_replica_that_is_killed_goes_on_at_anoth
     let in_session = Waiter::ThereInSession(TTL);
     let kinds = [
         REPLICA.before("the replica of the next, too", Waiter::SameReplica(TTL)),
-        BOTH.before("that and the client", Waiter::SameReplica(TTL)),
         REPLICA.before("the next's, in a session", in_session),
         BOTH.in_session("that and the client, in sessions")
             .before("that and the client, in sessions", in_session),
     ];
-    kill_in_turn(World::of(3).await, &kinds).await;
+    kill_in_turn(World::that_waits(3).await, &kinds).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -319,7 +315,6 @@ async fn a_killed_client_that_asked_for_a_short_ttl_or_grace_frees_its_lock_soon
         },
         graced.in_session("its client, grace 500 ms"),
         short.in_session("its client, TTL 1 s, in a session"),
-        graced.in_session("its client, grace 500 ms"),
     ];
-    kill_in_turn(World::of(3).await, &kinds).await;
+    kill_in_turn(World::that_waits(3).await, &kinds).await;
 }

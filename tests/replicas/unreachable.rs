@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use super::faults::{PAUSE, count_through_in};
+use super::faults::count_through;
 use super::network;
 use super::replica::PATIENCE;
 use super::support;
@@ -45,7 +45,7 @@ async fn all_believe(world: &World, expected: &str) {
 
 #[test]
 fn a_node_that_is_cut_off_from_everybody_is_worked_around() {
-    // At once: as the first test here it comes before the shared nodes are started, else it has to end them.
+    // The module is named so that it comes last: the shared nodes are ended for it, and started once only.
     let alone = world::alone();
     // What is missing is fetched now: there is no way out of the network below. Who does not get it is told there.
     let _ = support::Tools::find(&|line| eprintln!("{line}"));
@@ -54,11 +54,10 @@ fn a_node_that_is_cut_off_from_everybody_is_worked_around() {
             return;
         };
         let what = "a node is cut off";
-        count_through_in(&mut world, what, async |world: &mut World| {
+        count_through(&mut world, what, async |world: &mut World| {
             all_believe(world, "UP").await;
             network::cut();
-            sleep(PAUSE).await;
-            // Else it was not cut off from them.
+            // For longer than the TTL of replicas: nodes wait for each other before they believe so.
             all_believe(world, "DOWN").await;
             network::heal();
         })
