@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fermata::engine::{CreateCall, EngineError, LockStatus};
-use fermata::lock::{LockRef, SessionId};
+use fermata::lock::{EndReason, EndedAs, LockRef, SessionId};
 use tokio::task::JoinHandle;
 
 use super::recorded::Engine;
@@ -80,12 +80,21 @@ struct Client {
     rng: Rng,
 }
 
-/// The entry has ended.
-fn has_ended(error: &EngineError) -> bool {
-    matches!(
-        error,
-        EngineError::Ended(_) | EngineError::EndedDuringWrite(_)
-    )
+/// How the entry has ended, if it has.
+fn end_of(error: &EngineError) -> Option<&EndedAs> {
+    match error {
+        EngineError::Ended(end) | EngineError::EndedDuringWrite(end) => Some(end),
+        _ => None,
+    }
+}
+
+/// What is not left behind lives by a long session: nothing but its client ends it (I5, I6, I8).
+fn ended_by_its_client(end: &EndedAs) {
+    let by_it = matches!(
+        end,
+        EndedAs::Released | EndedAs::Lost(EndReason::Forced { .. })
+    );
+    assert!(by_it, "{end:?}");
 }
 
 /// The key was handed over or taken over, or may have been.
@@ -182,11 +191,11 @@ impl Client {
         let entry = match made.await {
             Ok(made) => made.lock_ref,
             // It was too slow for its short session.
-            Err(EngineError::SessionEnded | EngineError::Ended(_)) => return,
+            Err(EngineError::SessionEnded | EngineError::Ended(_)) if is_left => return,
             Err(error) => panic!("{error}"),
         };
         // Under another grant each time: a hand-over ends the one before.
-        while let Some(held) = self.wait(&entry).await {
+        while let Some(held) = self.wait(&entry, is_left).await {
             if self.hold(&held).await && (is_left || self.release(&held).await) {
                 self.crowd.done.fetch_add(1, Ordering::Relaxed);
                 return;
@@ -195,7 +204,7 @@ impl Client {
     }
 
     /// The lock, unless its entry has ended.
-    async fn wait(&mut self, entry: &LockRef) -> Option<LockRef> {
+    async fn wait(&mut self, entry: &LockRef, is_left: bool) -> Option<LockRef> {
         loop {
             let (read_value, wait) = (self.rng.below(2) == 0, self.rng.ms(0, 500));
             let acquired =
@@ -205,7 +214,12 @@ impl Client {
                     return Some(acquired.lock_ref);
                 }
                 Ok(_) => {}
-                Err(EngineError::Ended(_)) => return None,
+                Err(EngineError::Ended(end)) => {
+                    if !is_left {
+                        ended_by_its_client(&end);
+                    }
+                    return None;
+                }
                 Err(error) => panic!("{error}"),
             }
         }
@@ -219,7 +233,7 @@ impl Client {
                 self.crowd.asked_again.fetch_add(1, Ordering::Relaxed);
                 false
             }
-            Err(error) if has_ended(&error) => false,
+            Err(error) if end_of(&error).is_some() => false,
             Err(error) => panic!("{error}"),
         }
     }
@@ -274,7 +288,10 @@ impl Client {
                 released.await.map(drop)
             }
         };
-        let is_ended = released.as_ref().is_err_and(has_ended);
-        is_ended || self.has_lock(released)
+        match released.as_ref().err().and_then(end_of) {
+            Some(end) => ended_by_its_client(end),
+            None => return self.has_lock(released),
+        }
+        true
     }
 }
