@@ -65,6 +65,26 @@ fn the_value_is_read_once_and_then_known() {
 }
 
 #[test]
+fn the_next_holder_is_told_the_last_value_without_a_read() {
+    let mut world = World::serving(&[new_entry(1), new_entry(2)]);
+    let (io, _) = write(&world.calls(release_with(held(1, NOW_US), 0)));
+    world.wrote(io);
+    world.applied();
+    let effects = world.calls(acquire_with_value(2));
+    assert_eq!(grant_told(&effects), Some(NOW_US + 4));
+}
+
+#[test]
+fn all_callers_fail_with_the_read_that_fails_not_one_by_one() {
+    let mut world = World::new();
+    for n in [1, 2] {
+        world.calls(create(new_entry(n)));
+    }
+    let effects = world.on(Event::Loaded(Err("down".into())));
+    assert_eq!(errors(&effects).len(), 2);
+}
+
+#[test]
 fn a_critical_call_needs_the_grant_in_force() {
     let mut world = World::serving(&[new_entry(1), new_entry(2)]);
     let error = |world: &mut World, entry| errors(&world.calls(put(entry, "x")));
@@ -87,8 +107,10 @@ fn the_number_of_a_critical_call_must_grow() {
         value: Mutation::Delete,
     };
     write(&world.calls(numbered(5)));
-    let error = KeyError::CallNoNotAbove { given: 5, last: 5 };
-    assert_eq!(errors(&world.calls(numbered(5))), [error.into()]);
+    for given in [5, 4, 1] {
+        let error = KeyError::CallNoNotAbove { given, last: 5 };
+        assert_eq!(errors(&world.calls(numbered(given))), [error.into()]);
+    }
 }
 
 #[test]
@@ -159,12 +181,22 @@ fn a_release_whose_put_fails_is_none_and_says_whether_it_may_show() {
 #[test]
 fn a_last_put_that_fails_does_not_reopen_what_another_release_closed() {
     let mut world = World::serving(&[new_entry(1)]);
-    let (io, _) = write(&world.calls(release_with(held(1, NOW_US), 0)));
-    assert!(world.calls(release(held(1, NOW_US))).iter().any(is_swap));
+    let (with_put, effects) = world.call(release_with(held(1, NOW_US), 0));
+    let (io, _) = write(&effects);
+    let (plain, effects) = world.call(release(held(1, NOW_US)));
+    assert!(effects.iter().any(is_swap));
     let outcome = WriteOutcome::NotStarted("down".into());
-    world.on(Event::DataWritten { io, outcome });
+    let mut effects = world.on(Event::DataWritten { io, outcome });
     let late = world.calls(put(held(1, NOW_US), "late"));
     assert_eq!(errors(&late), [KeyError::Releasing.into()]);
+    effects.extend(world.applied());
+    // Not written, and released all the same.
+    let not_written = Err(KeyError::Ended(EndedAs::Released).into());
+    let released = Ok(Answer::Released { already: false });
+    let expected = [(with_put, not_written), (plain, released)];
+    let mut told = answers(&effects);
+    told.sort_by_key(|(call, _)| call.0);
+    assert_eq!(told, expected);
 }
 
 #[test]
