@@ -125,4 +125,25 @@ mod tests {
         assert!(inner.have.is_empty() && inner.numbers.is_empty());
         assert_eq!(shares.all.load(Ordering::Relaxed), 0);
     }
+
+    #[test]
+    fn an_empty_name_is_refused_only_when_all_are_in_use() {
+        let shares = KeyShares::new(100);
+        for _ in 0..100 {
+            assert_eq!(shares.admit(""), Ok(()));
+            shares.add("");
+        }
+        assert_eq!(shares.admit(""), Err(NoShare::Full));
+    }
+
+    #[test]
+    fn one_leaves_the_last_tenth_to_clients_with_few_keys() {
+        let shares = KeyShares::new(1_000);
+        for _ in 0..900 {
+            assert_eq!(shares.admit("one"), Ok(()));
+            shares.add("one");
+        }
+        assert!(shares.admit("one").is_err() && shares.is_scarce());
+        assert_eq!(shares.admit("other"), Ok(()));
+    }
 }
