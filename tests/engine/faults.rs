@@ -68,6 +68,18 @@ async fn one_call_has_one_entry_whatever_became_of_its_change() {
 }
 
 #[tokio::test]
+async fn operators_see_how_many_commits_were_in_doubt() {
+    let world = World::new().await;
+    world.create("k").await;
+    let in_doubt = || world.engine.activity(1).unwrap().counts.unknown;
+    assert_eq!(in_doubt(), 0);
+    let unknown = [Fault::UnknownLost, Fault::UnknownDone];
+    world.store.fail_swaps(unknown);
+    create_patiently(&world, call("k", 30_000)).await;
+    assert_eq!(in_doubt(), 2);
+}
+
+#[tokio::test]
 async fn what_is_in_flight_is_settled_before_an_unknown_outcome_is_resolved() {
     let world = World::new().await;
     let held = world.create("k").await.lock_ref;
