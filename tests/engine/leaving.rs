@@ -8,7 +8,7 @@ use fermata::lock::{LockRef, ReplicaId};
 use super::recorded::Engine;
 use super::replicas::{LONG, acquire, create, get, session, write};
 use super::shared::Service;
-use super::world::{call, key};
+use super::world::{call, key, until};
 
 /// Uses these keys at their home for longer than a moment: the first is held then, the others are free.
 async fn used(home: &Engine, keys: [&str; 2]) -> LockRef {
@@ -106,6 +106,22 @@ async fn a_replica_that_hangs_keeps_no_keys_from_the_others() {
     for name in &in_use {
         assert_eq!(home_of(&service, name).await, Some(b.replica()), "{name}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_given_a_key_hears_of_it_though_it_took_too_long() {
+    let (service, a, b) = &Service::two().await;
+    used(a, ["held", "idle"]).await;
+    let link = &service.replicas[0].link;
+    link.set(|faults| faults.holds_keys = true);
+    a.hand_over_in_use(LONG).await;
+    assert!(!service.wires.has_handed("idle"));
+    link.set(|faults| faults.holds_keys = false);
+    until("the next home hears of it", || async {
+        service.wires.has_handed("idle")
+    })
+    .await;
+    assert_eq!(home_of(service, "idle").await, Some(b.replica()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -55,6 +55,8 @@ pub struct Faults {
     pub mute: bool,
     /// The key that cannot be changed.
     pub stuck: Option<KeyId>,
+    /// No change of a key comes to the store for as long as this holds.
+    pub holds_keys: bool,
     /// How long the rows of the replicas take to come back.
     pub slow_lists: Duration,
     /// How long a value takes to be written.
@@ -239,6 +241,9 @@ impl KeyStore for StoreLink {
     async fn compare_and_swap(&self, id: &KeyId, old: &KeyState, new: &KeyState) -> Swap {
         if self.faults().stuck.as_ref() == Some(id) {
             return Swap::NotStarted(broken("stuck"));
+        }
+        while self.faults().holds_keys {
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
         let swap = match self.open() {
             Ok(shared) => shared.store.compare_and_swap(id, old, new).await,

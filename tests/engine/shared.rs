@@ -26,12 +26,19 @@ pub struct Wires {
     cut: Mutex<BTreeSet<String>>,
     /// Addresses that do not answer who leaves.
     hangs: Mutex<BTreeSet<String>>,
+    /// Keys whose next home was told so.
+    handed: Mutex<BTreeSet<String>>,
 }
 
 impl Wires {
     /// From here on who leaves hears nothing from this address.
     pub fn hang(&self, address: &str) {
         self.hangs.lock().unwrap().insert(address.to_owned());
+    }
+
+    /// Whether the next home of this key was told so.
+    pub fn has_handed(&self, key: &str) -> bool {
+        self.handed.lock().unwrap().contains(key)
     }
 
     pub fn cut(&self, address: &str) {
@@ -57,6 +64,7 @@ struct Wired(Arc<Wires>);
 #[async_trait]
 impl Peers for Wired {
     fn handed_over(&self, to: &Peer, key: &KeyId, term: u64) {
+        self.0.handed.lock().unwrap().insert(key.key.to_string());
         if let Some(engine) = self.0.to(to) {
             let _ = engine.handed_over(key.clone(), term);
         }
