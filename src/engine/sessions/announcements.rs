@@ -62,3 +62,25 @@ impl Announcements {
         Some(waiting.drain(..most).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn sessions_that_end_at_once_share_a_message_and_a_task() {
+        let (announcements, replica) = (Announcements::default(), ReplicaId(Uuid::nil()));
+        let ended = [1, 2].map(|n| SessionId(Uuid::from_u128(n)));
+        let is_first = ended.map(|session| {
+            let (ended, _) = oneshot::channel();
+            announcements.add(replica, Announcement { session, ended })
+        });
+        assert_eq!(is_first, [true, false]);
+        let message = announcements.next(replica).unwrap();
+        let told: Vec<_> = message.iter().map(|one| one.session).collect();
+        assert_eq!(told, ended);
+        assert!(announcements.next(replica).is_none());
+    }
+}
