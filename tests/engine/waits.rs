@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fermata::engine::{Acquired, EngineError, LockStatus, WatchEvent};
+use fermata::engine::{Acquired, CreateCall, EngineError, LeaseId, LockStatus, WatchEvent};
 use fermata::lock::{EndReason, EndedAs, LockRef, Seq};
 use tokio::task::JoinHandle;
 
@@ -301,4 +301,35 @@ async fn an_answer_whose_caller_was_gone_is_no_claim() {
         world.renew(session).await.unwrap();
     }
     world.until_free("k").await;
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_with_the_value_to_a_caller_who_is_gone_is_no_claim() {
+    let (world, clock) = World::by_hand().await;
+    let session = world.open_session(10_000).await;
+    // So that the value need not be read for its timestamp.
+    let first = world.create("k").await.lock_ref;
+    world.release(&first).await.unwrap();
+    world.store.hold(|held| held.reads = true);
+    let reads = world.store.log().reads;
+    let gone = tokio::spawn({
+        let engine = world.engine.clone();
+        let create = CreateCall {
+            read_value: true,
+            ..call_of(session, "k")
+        };
+        async move { engine.create(create).await }
+    });
+    let is_read = || async { world.store.log().reads > reads };
+    until("the value is read", is_read).await;
+    gone.abort();
+    assert!(gone.await.unwrap_err().is_cancelled());
+    world.store.hold(|held| held.reads = false);
+    until("nobody claimed it", || async {
+        clock.advance(Duration::from_secs(4)).await;
+        let lease = LeaseId::Session(session);
+        world.engine.renew(&lease).await.unwrap();
+        world.state("k").await.entries.is_empty()
+    })
+    .await;
 }
