@@ -251,6 +251,7 @@ async fn waits_while_the_keeper_crashes(service: &Service, taker: &Engine) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_waits_keeps_a_session_alive_whose_keeper_crashed_whoever_takes_it_over() {
     for taker in [0, 2] {
+        eprintln!("taken over by {taker}");
         let service = &Service::of(3).await;
         service.know_each_other().await;
         waits_while_the_keeper_crashes(service, service.engine(taker)).await;

@@ -9,7 +9,7 @@ fn a_history_that_keeps_all_promises_is_accepted() {
         let checked = check(&events);
         let excerpt = checked.excerpt(&events);
         assert!(checked.violations.is_empty(), "{title}\n{excerpt}");
-        assert_eq!(checked.operations, events.len());
+        assert_eq!(checked.operations, events.len(), "{title}");
     }
 }
 

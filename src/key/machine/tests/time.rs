@@ -45,7 +45,8 @@ fn a_holder_that_nobody_claimed_is_evicted_and_is_answered_held_no_more() {
     assert!(swap(&effects).1.unsynced);
     let unclaimed = KeyError::Ended(EndedAs::Lost(EndReason::Unclaimed));
     for call in [acquire(2), renew(2)] {
-        assert_eq!(errors(&world.calls(call)), [unclaimed.clone().into()]);
+        let failed = errors(&world.calls(call.clone()));
+        assert_eq!(failed, [unclaimed.clone().into()], "{call:?}");
     }
 }
 

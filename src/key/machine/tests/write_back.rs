@@ -233,11 +233,11 @@ fn an_operator_is_answered_once_the_row_knows_it() {
     // The other entry is known to memory alone.
     for (mut world, ended) in [(kept(1), 1), (serving(2), 2)] {
         let (call, effects) = world.call(force(ended));
-        assert_eq!(answers(&effects), []);
+        assert_eq!(answers(&effects), [], "{ended}");
         let (_, row) = swap(&effects);
-        assert_eq!(row.position(Seq(ended)), None);
-        assert_eq!(row.end_of(Seq(ended)), EndedAs::Lost(forced()));
-        assert_eq!(answered(&world.applied()), [call]);
+        assert_eq!(row.position(Seq(ended)), None, "{ended}");
+        assert_eq!(row.end_of(Seq(ended)), EndedAs::Lost(forced()), "{ended}");
+        assert_eq!(answered(&world.applied()), [call], "{ended}");
     }
 }
 
@@ -262,7 +262,8 @@ fn who_comes_behind_a_durable_holder_becomes_durable_after_a_while_and_in_a_floo
         world.commit.keep_after = keep_after;
         assert!(!world.calls(create(of_session(2))).iter().any(is_swap));
         let row = world.row_after(within);
-        assert_eq!((row.entries.len(), row.kept), (2, Some(Seq(1))));
+        let listed = (row.entries.len(), row.kept);
+        assert_eq!(listed, (2, Some(Seq(1))), "{keep_after:?}");
     }
 }
 
