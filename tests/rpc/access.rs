@@ -350,12 +350,10 @@ async fn a_backup_needs_both_and_ends_with_the_rule_that_allowed_it() {
     files.replace(&tokens, &some);
     let ended = async {
         loop {
-            if let Err(status) = next(&mut begun).await {
-                return Err::<(), _>(status);
-            }
+            next(&mut begun).await?;
         }
     };
-    denied(ended).await;
+    denied::<()>(ended).await;
     // And the next one has its turn.
     files.replace(&tokens, &all);
     let mut again = done(admin.backup(backup(&both))).await;

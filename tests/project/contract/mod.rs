@@ -84,5 +84,5 @@ fn every_part_of_the_contract_has_a_comment() {
 fn is_declared(path: &[i32]) -> bool {
     let kinds: Vec<i32> = path.iter().step_by(2).copied().collect();
     let is_one = matches!(kinds[..], [4..=6] | [4, .., 2..=4] | [5, 2] | [6, 2]);
-    path.len() % 2 == 0 && is_one
+    path.len().is_multiple_of(2) && is_one
 }
