@@ -346,11 +346,9 @@ fn announced(calls: u32, sent: usize) -> Vec<u8> {
 
 #[tokio::test]
 async fn messages_that_never_end_are_bounded_and_end() {
-    let world = world(Limits {
-        call_max_ms: 1_500,
-        ..Limits::default()
-    })
-    .await;
+    let world = world(Limits::default()).await;
+    // However busy the machine is, no message is late before all were announced.
+    tokio::time::pause();
     let mut hog = Frames::to(&world.engine);
     hog.send(&hello()).await;
     // More than HTTP/2 grants at first is on its way.
@@ -368,8 +366,10 @@ async fn messages_that_never_end_are_bounded_and_end() {
     assert_eq!(refused(&came).len(), 193);
     let held = hog.accounts.held().bytes;
     assert!(held <= 2 * MIB + calls + 200 * 1024, "{held}");
+    tokio::time::resume();
     let mut innocent = world.client().await;
     done(innocent.get(ask::get("large"))).await;
+    tokio::time::pause();
     until(async || {
         came.extend(hog.ping().await);
         refused(&came).len() == 200
