@@ -263,11 +263,13 @@ fn a_file_that_cannot_be_used_is_named() {
     assert!(read(Some(&tokens), None).unwrap().needs_login());
     assert!(!read(None, None).unwrap().needs_login());
     let none = directory.path().join("none");
+    let folder = directory.path().to_path_buf();
     for (tokens, rules, words) in [
         (Some(&tokens), Some(&rules), "rules: "),
         (Some(&rules), None, "rules: line 1 is not NAME"),
         (Some(&large), None, "large: it has more than 1048576 bytes"),
         (Some(&none), None, "none: No such file"),
+        (Some(&folder), None, "it is no regular file"),
     ] {
         let refused = read(tokens, rules).unwrap_err();
         assert!(refused.contains(words), "{refused}");

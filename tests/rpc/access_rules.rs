@@ -138,10 +138,12 @@ async fn refusals_and_ends_by_force_are_in_the_audit_log() {
         let found = lines.find(|line| words.iter().all(|word| line.contains(word)));
         found.unwrap_or_else(|| panic!("no line with {words:?}"))
     };
-    line(&["a login was refused", "127.0.0.1:", "CreateLockRef"]);
+    let why = "does not know the token";
+    line(&["a login was refused", "127.0.0.1:", "CreateLockRef", why]);
     line(&[
         "a call was denied",
         "billing-of-audit",
+        "127.0.0.1:",
         "to lock on the key",
     ]);
     let entry = "default/orders/audited#1";

@@ -128,14 +128,14 @@ async fn bad_input_is_told_what_is_wrong_and_changes_nothing() {
     let mut failed = Vec::new();
     for row in rows {
         let name = row.name;
-        for answer in row.sent.answers(&stage, &anybody).await {
+        for (way, answer) in row.sent.answers(&stage, &anybody).await {
             if let Some(wrong) = wrong(&answer, &row.expected) {
-                failed.push(format!("{name}: {wrong}"));
+                failed.push(format!("{name}, {way}: {wrong}"));
             }
             let repeats = |status: &Status| status.message().contains(&stage.session);
             assert!(
                 !answer.as_ref().is_err_and(repeats),
-                "{name} tells a secret"
+                "{name}, {way}, tells a secret"
             );
         }
         for (now, before) in stage.facts().await.iter().zip(&before) {

@@ -7,6 +7,8 @@ use fermata::clock::SystemIds;
 use fermata::limits::Limits;
 use fermata::server::{Server, Stopped};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -54,9 +56,11 @@ async fn readiness_follows_the_store_and_liveness_does_not() {
     let mut health = HealthClient::new(world.channel().await);
     let mut watch = done(health.watch(of(""))).await;
     let mut next = async || watch.next().await.unwrap().unwrap().status();
-    if next().await == ServingStatus::NotServing {
-        assert_eq!(next().await, ServingStatus::Serving);
+    let mut now = next().await;
+    if now == ServingStatus::NotServing {
+        now = next().await;
     }
+    assert_eq!(now, ServingStatus::Serving);
     world.store.send_replace(Mode::Fails);
     assert_eq!(next().await, ServingStatus::NotServing);
     for service in ["", "fermata.v1.LockService", "fermata.v1.LockAdmin"] {
@@ -135,6 +139,19 @@ async fn a_client_that_vanished_is_noticed() {
 async fn a_connection_that_never_says_hello_is_closed() {
     let closed = closed_after(b"PRI * HTTP").await;
     assert!((9..=11).contains(&closed.as_secs()), "{closed:?}");
+}
+
+/// What `guarded` alone ends: the pings of HTTP/2 have not begun.
+#[tokio::test]
+async fn a_client_on_a_port_that_says_nothing_is_cut_off_after_10_s() {
+    let world = World::new().await;
+    let mut silent = TcpStream::connect(world.addr).await.unwrap();
+    tokio::time::pause();
+    let begun = tokio::time::Instant::now();
+    // An abrupt end is an end.
+    let ended = timeout(Duration::from_secs(60), silent.read_to_end(&mut Vec::new())).await;
+    assert!(ended.is_ok(), "it is open still");
+    assert_eq!(begun.elapsed().as_secs(), 10);
 }
 
 #[tokio::test]

@@ -67,6 +67,7 @@ async fn a_limit_is_named_with_its_number_and_when_to_come_back() {
     let second = client.open_session(OpenSessionRequest::default());
     let status = refused(second, Code::ResourceExhausted, "LIMIT_REACHED").await;
     assert!(has_retry_info(&status));
+    assert!(status.message().contains("sessions_max"), "{status:?}");
 }
 
 #[tokio::test]

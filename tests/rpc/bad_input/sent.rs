@@ -14,6 +14,8 @@ use crate::ask;
 use crate::each_call::{AnyCall, Caller};
 use crate::malformed::{call, framed};
 
+const BY_ITSELF: &str = "by itself";
+
 #[derive(Clone, Debug)]
 pub enum Sent {
     Call(AnyCall),
@@ -45,15 +47,20 @@ impl Sent {
     }
 
     /// What this is answered with, by itself, and in a frame of a Pipeline where that carries it: as its fields show.
-    pub async fn answers(self, stage: &Stage, anybody: &NewToken) -> Vec<Result<String, Status>> {
+    pub async fn answers(
+        self,
+        stage: &Stage,
+        anybody: &NewToken,
+    ) -> Vec<(&'static str, Result<String, Status>)> {
         let world = &stage.world;
         match self {
             Sent::Call(call) => {
                 let mut answers = Vec::new();
-                for caller in &mut Caller::both(&stage.client, &stage.admin, anybody).await {
+                let mut callers = Caller::both(&stage.client, &stage.admin, anybody).await;
+                for (caller, way) in callers.iter_mut().zip([BY_ITSELF, "in a frame"]) {
                     if caller.makes(&call) {
                         let answer = caller.asked(call.clone()).await;
-                        answers.push(answer.map(|answer| format!("{answer:?}")));
+                        answers.push((way, answer.map(|answer| format!("{answer:?}"))));
                     }
                 }
                 answers
@@ -61,14 +68,14 @@ impl Sent {
             Sent::Bytes(method, message) => {
                 let body = Body::new(Full::new(framed(0, message.len(), &message)));
                 let path = format!("/fermata.v1.LockService/{method}");
-                vec![Err(call(world, &path, body, &[]).await)]
+                vec![(BY_ITSELF, Err(call(world, &path, body, &[]).await))]
             }
             Sent::NoMessage => {
                 let nothing = tokio_stream::pending::<Result<Frame<Bytes>, Status>>();
                 let path = "/fermata.v1.LockService/CreateLockRef";
                 let body = Body::new(StreamBody::new(nothing));
                 let deadline = [("grpc-timeout", "300m")];
-                vec![Err(call(world, path, body, &deadline).await)]
+                vec![(BY_ITSELF, Err(call(world, path, body, &deadline).await))]
             }
         }
     }

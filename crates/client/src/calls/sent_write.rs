@@ -80,11 +80,18 @@ fn never_left(status: &Status) -> bool {
 mod tests {
     use std::collections::HashMap;
     use std::sync::Arc;
+    use std::time::Duration;
 
+    use fermata_proto::GetRequest;
+    use fermata_proto::lock_service_client::LockServiceClient;
+    use tokio::net::{TcpSocket, TcpStream};
+    use tokio::time::timeout;
     use tonic_types::ErrorDetails;
 
     use super::*;
     use crate::tests::fake::not_above;
+    use crate::transport::pipeline::not_in_time;
+    use crate::{ClientOptions, Dialer};
 
     fn answered(code: Code, reason: &str, write: Option<&str>) -> Status {
         let write = write.map(|write| ("write".to_owned(), write.to_owned()));
@@ -105,6 +112,7 @@ mod tests {
         let unknown = Some("unknown");
         for (status, expected) in [
             (refused, false),
+            (not_in_time(), false),
             (broken, true),
             (Status::unavailable("of a proxy"), true),
             (Status::deadline_exceeded("no answer"), true),
@@ -121,6 +129,32 @@ mod tests {
         ] {
             assert_eq!(may_have_taken_effect(&status), expected, "{status:?}");
         }
+    }
+
+    /// As that of a machine that is gone.
+    #[tokio::test]
+    async fn a_call_whose_connection_took_too_long_has_not_left() {
+        let span = Duration::from_millis(200);
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let silent = socket.listen(1).unwrap();
+        let address = silent.local_addr().unwrap();
+        // Once its queue is full, what comes is dropped.
+        let mut queued = Vec::new();
+        while let Ok(connected) = timeout(span, TcpStream::connect(address)).await {
+            queued.push(connected.unwrap());
+            assert!(queued.len() < 1_000, "it takes all");
+        }
+        let endpoint = format!("http://{address}");
+        let options = ClientOptions {
+            connect_timeout: span,
+            ..ClientOptions::default()
+        };
+        let dialer = Dialer::new(&endpoint, &options).unwrap();
+        let mut client = LockServiceClient::new(dialer.lazy());
+        let status = client.get(GetRequest::default()).await.unwrap_err();
+        assert!(format!("{status:?}").contains("TimedOut"), "{status:?}");
+        assert!(!may_have_taken_effect(&status), "{status:?}");
     }
 
     #[tokio::test]

@@ -35,15 +35,17 @@ fn refusals() -> [Status; 4] {
 #[tokio::test(start_paused = true)]
 async fn where_a_proxy_refuses_the_stream_calls_go_by_themselves() {
     let unknown = Status::unimplemented("a proxy that does not know it");
-    for refused in refusals().into_iter().chain([unknown]) {
+    let of_this_path_alone =
+        Status::unimplemented("grpc-status header missing, mapped from HTTP status code 404");
+    for refused in refusals().into_iter().chain([unknown, of_this_path_alone]) {
         let world = World::new();
-        world.fake.always("pipeline", Act::Refuse(refused));
+        world.fake.always("pipeline", Act::Refuse(refused.clone()));
         let guard = world.client.lock("k").await.unwrap();
         guard.put("a").await.unwrap();
         guard.release().await.unwrap();
-        assert_eq!(world.fake.count("put"), 1);
-        assert_eq!(world.fake.count("pipeline"), 1);
-        assert_eq!(world.fake.state().in_frames, 0);
+        let counts = ["put", "pipeline"].map(|method| world.fake.count(method));
+        assert_eq!(counts, [1, 1], "{refused:?}");
+        assert_eq!(world.fake.state().in_frames, 0, "{refused:?}");
     }
 }
 

@@ -26,10 +26,8 @@ use tonic::{Code, Response, Status};
 pub(crate) use call::{ANSWER_BYTES_MAX, Opener};
 pub use call::{Answering, Call, Room};
 use link::Link;
-pub(crate) use sending::NotSent;
-use sending::{
-    FRAME_BYTES, Queued, SILENT_MAX, Sending, Unanswered, bytes_of, not_in_time, not_sent,
-};
+use sending::{FRAME_BYTES, Queued, SILENT_MAX, Sending, Unanswered, bytes_of, not_sent};
+pub(crate) use sending::{NotSent, not_in_time};
 #[cfg(test)]
 pub(crate) use sending::{is_refusal, of_calls};
 

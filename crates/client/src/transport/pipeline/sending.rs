@@ -360,7 +360,7 @@ pub(crate) fn of_calls(status: Status) -> Status {
 #[error("the call was not sent: {0}")]
 pub(crate) struct NotSent(String);
 
-pub(super) fn not_in_time() -> Status {
+pub(crate) fn not_in_time() -> Status {
     not_sent(&Status::unavailable("it could not be sent in time"))
 }
 
