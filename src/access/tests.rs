@@ -275,3 +275,23 @@ fn a_file_that_cannot_be_used_is_named() {
         assert!(refused.contains(words), "{refused}");
     }
 }
+
+#[test]
+fn what_can_hardly_be_meant_by_a_rule_is_pointed_at() {
+    let rule =
+        "[[rule]]\nwho = [\"a\"]\ntable = \"orders\"\nkey_prefix = \"own/*\"\nallow = [\"lock\"]\n";
+    let doubts = |rules: &str| {
+        let rules = Rules::parse(rules).unwrap();
+        rules.doubts(&[TableName::default_table()])
+    };
+    let found = doubts(rule);
+    assert!(
+        found.len() == 2
+            && found[0].contains("rule 1: there is no table \"orders\"")
+            && found[1].contains("'*' stands for itself"),
+        "{found:?}"
+    );
+    let meant = rule.replace("orders", "default").replace('*', "");
+    assert_eq!(doubts(&meant), [""; 0]);
+    assert!(doubts("")[0].contains("nobody may do anything"));
+}

@@ -166,3 +166,20 @@ fn span(span: Option<prost_types::Duration>) -> String {
     let millis = span.map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
     millis.map_or_else(String::new, |millis| Span::from_millis(millis).to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+
+    #[test]
+    fn who_is_known_to_have_opened_a_session_has_a_column() {
+        let known = proto::SessionInfo {
+            identity: "mallory".to_owned(),
+            ..proto::SessionInfo::default()
+        };
+        let shown = list(&[known], UNIX_EPOCH, false);
+        assert!(shown.contains("mallory"), "{shown}");
+    }
+}

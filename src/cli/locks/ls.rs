@@ -132,4 +132,25 @@ mod tests {
              c    -        -      -           2        -           -         -\n"
         );
     }
+
+    #[test]
+    fn who_holds_a_key_is_shown_beside_the_label_where_anybody_has_an_identity() {
+        let known = proto::QueueEntry {
+            identity: "mallory".to_owned(),
+            ..holder()
+        };
+        let locks = [known, holder()].map(|holder| proto::LockSummary {
+            table: "default".to_owned(),
+            key: "a".to_owned(),
+            holder: Some(holder),
+            waiters: 0,
+        });
+        let now = UNIX_EPOCH + Duration::from_secs(190);
+        assert_eq!(
+            list(&locks, now, false),
+            "KEY  OWNER    IDENTITY  AGE    LEASE LEFT  WAITERS  DURABILITY  HOME      ENTRY\n\
+             a    billing  mallory   1m30s  27.2s       0        durable     00000001  default/a#1\n\
+             a    billing  -         1m30s  27.2s       0        durable     00000001  default/a#1\n"
+        );
+    }
 }

@@ -270,4 +270,27 @@ mod tests {
              and 2 more\n"
         );
     }
+
+    #[test]
+    fn who_is_known_what_is_of_the_row_alone_and_what_is_yet_to_be_rewritten_is_shown() {
+        let from_row = proto::DescribeLockResponse {
+            from_row: true,
+            unsynced: true,
+            home: key_home(""),
+            waiters: vec![proto::QueueEntry {
+                identity: "mallory".to_owned(),
+                ..holder()
+            }],
+            ..proto::DescribeLockResponse::default()
+        };
+        let shown = describe(&from_row, UNIX_EPOCH, false);
+        for said in [
+            "its row only",
+            "not known as live, term 3",
+            "rewritten before the next grant",
+            "mallory",
+        ] {
+            assert!(shown.contains(said), "{said}: {shown}");
+        }
+    }
 }

@@ -117,6 +117,22 @@ fn a_key_of_several_replicas_is_one_key_and_the_busiest_is_first() {
 }
 
 #[test]
+fn a_label_is_not_taken_for_the_one_who_gave_it_itself() {
+    let by = |identity: &str, count| proto::KeyActivity {
+        identity: identity.to_owned(),
+        ..key("a", "billing", count, 1)
+    };
+    let replicas = vec![
+        replica(1, 9, vec![by("mallory", 2)]),
+        replica(2, 9, vec![by("billing", 3)]),
+    ];
+    let board = Board::new(snapshot(1, replicas), None, &choice("", 9));
+    let key = &board.keys[0];
+    let named = (key.owner.as_str(), key.identity.as_str());
+    assert_eq!(named, ("billing", "billing"));
+}
+
+#[test]
 fn what_is_held_longest_while_others_wait_is_first() {
     let held = |name, count, seconds| proto::KeyActivity {
         held_for: Some(prost_types::Duration { seconds, nanos: 9 }),

@@ -178,6 +178,14 @@ mod tests {
     }
 
     #[test]
+    fn who_is_known_to_hold_a_key_has_a_column() {
+        let mut known = key("a", "x", 1, 0);
+        known.identity = "mallory".to_owned();
+        let shown = keys(&board(vec![known])).render(false);
+        assert!(shown.contains("mallory"), "{shown}");
+    }
+
+    #[test]
     fn spans_and_rates_are_as_exact_as_a_person_needs() {
         let ms = |ms| waited(Some(Duration::from_millis(ms)));
         assert_eq!(
