@@ -225,6 +225,25 @@ async fn what_is_wrong_with_a_certificate_is_said_by_server_and_command() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_tell_that_a_server_shows_the_certificate_of_its_ca() {
+    let authority = Authority::named("ours");
+    let files = Files::new(&authority, &[&token("billing")], EVERYTHING);
+    replace(&files.path("cert"), fs::read(authority.file()).unwrap());
+    replace(
+        &files.path("key"),
+        fs::read(authority.file().with_extension("key")).unwrap(),
+    );
+    let server = Server::start(files);
+    let refused = judged(&server, &authority.file(), "2s");
+    let said = said(&refused);
+    assert_eq!(refused.status.code(), Some(69), "{said}");
+    assert!(
+        said.contains("the server shows a CA's own certificate"),
+        "{said}"
+    );
+}
+
 #[test]
 fn commands_work_through_a_socket_and_serve_says_how() {
     let directory = tempfile::TempDir::new().unwrap();

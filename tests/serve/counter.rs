@@ -22,6 +22,7 @@ async fn counters_are_exact_though_the_server_is_killed_five_times() {
     }
     counters.more(SECTIONS).await;
     let counted = counters.finish().await;
-    assert!(counted.sections() > KILLS * SECTIONS);
+    // A section whose put was in doubt went on where it was.
+    assert!(counted.lost.is_empty(), "{:?}", counted.lost);
     history.check("a server that is killed");
 }

@@ -158,5 +158,3 @@ async fn idle_connections_of_one_address_leave_room_for_another() {
     .await;
     assert!(open(&greedy) > 0);
 }
-
-// More threads than cores: the answers that listers decode here must not hold up the put in this process.

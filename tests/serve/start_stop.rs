@@ -193,12 +193,25 @@ fn a_configuration_that_is_not_valid_is_refused_with_every_reason() {
 async fn a_signal_answers_those_who_wait_and_ends_well() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let data = tempfile::tempdir().unwrap();
-        let mut running = Running::start(data.path(), &[]);
+        let mut running = Running::start(data.path(), &["--log-filter", "info"]);
         let call = running.waiting_call().await;
         running.signal(signal);
         let status = running.ended_within(Duration::from_secs(5)).await;
         assert_eq!(status.code(), Some(0), "{signal}");
         assert_eq!(call.await.unwrap().code(), Code::Unavailable, "{signal}");
+        let mut log = String::new();
+        let mut stderr = running.child.stderr.take().unwrap();
+        stderr.read_to_string(&mut log).unwrap();
+        let last = log.lines().last().unwrap();
+        for said in [
+            " INFO ",
+            "stopped clean=",
+            " changes=",
+            " conflicts=",
+            " unknown=",
+        ] {
+            assert!(last.contains(said), "{log}");
+        }
     }
 }
 
@@ -242,6 +255,41 @@ fn get(key: &str) -> GetRequest {
     GetRequest {
         key: key.to_owned(),
         ..GetRequest::default()
+    }
+}
+
+/// What one that serves said on stderr until it ended.
+fn log_of(more: &[&str]) -> String {
+    let data = tempfile::tempdir().unwrap();
+    let mut child = serve(&[&listening_on(data.path())[..], more].concat())
+        .spawn()
+        .unwrap();
+    let mut greeting = BufReader::new(child.stdout.take().unwrap()).lines();
+    let serves = greeting.any(|line| line.unwrap().starts_with("replica "));
+    kill(
+        Pid::from_raw(i32::try_from(child.id()).unwrap()),
+        Signal::SIGTERM,
+    )
+    .unwrap();
+    let output = child.wait_with_output().unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(serves, "{log}");
+    log
+}
+
+#[test]
+fn where_clients_are_known_and_may_do_everything_that_is_warned_of_once() {
+    let files = tempfile::tempdir().unwrap();
+    let tokens = files.path().join("tokens");
+    std::fs::write(&tokens, "").unwrap();
+    let known = ["--tokens-file", tokens.to_str().unwrap()];
+    // The example is one that is taken.
+    let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/rules.toml");
+    let with_rules = [&known[..], &["--rules-file", rules]].concat();
+    for (more, times) in [(&known[..], 1), (&with_rules[..], 0)] {
+        let log = log_of(more);
+        let warned = log.matches("auth.rules_file is not set").count();
+        assert_eq!(warned, times, "{more:?}: {log}");
     }
 }
 
