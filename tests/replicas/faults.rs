@@ -26,14 +26,19 @@ fn rounds() -> usize {
     })
 }
 
-/// What comes of a fault, and when it had ended.
-pub async fn count_through<F>(world: &mut World, what: &str, fault: impl AsyncFn(&mut World) -> F) {
-    let counters = Counters::start(world.sprayed());
+/// What comes of a fault, and when it had ended. It may see how clients get on meanwhile.
+pub async fn count_through<F>(
+    world: &mut World,
+    what: &str,
+    fault: impl AsyncFn(&mut World, &Counters) -> F,
+) {
+    // The same world may see several faults.
+    let counters = Counters::start_named(what, world.sprayed());
     counters.more(MORE).await;
     let mut healed = Instant::now();
     for _ in 0..rounds() {
         let begun = Instant::now();
-        fault(world).await;
+        fault(world, &counters).await;
         healed = Instant::now();
         let took = healed.duration_since(begun);
         counters.more(MORE).await;
@@ -90,7 +95,7 @@ async fn kill_and_stop(what: &str, world: Option<World>) {
     let Some(mut world) = world else {
         return;
     };
-    count_through(&mut world, what, async |world: &mut World| {
+    count_through(&mut world, what, async |world: &mut World, _: &Counters| {
         kill(world).await;
         stop(world).await;
     })
@@ -116,7 +121,7 @@ async fn a_replica_that_is_paused_for_long_finds_out_before_it_answers() {
     count_through(
         &mut world,
         "a replica is paused",
-        async |world: &mut World| {
+        async |world: &mut World, _: &Counters| {
             world.replicas[2].signal(Signal::SIGSTOP);
             sleep(PAUSE).await;
             world.replicas[2].signal(Signal::SIGCONT);
@@ -130,17 +135,36 @@ async fn a_node_that_is_paused_or_killed_is_worked_around_and_without_a_majority
     let Some(mut world) = World::with_nodes_of_its_own(3).await else {
         return;
     };
-    let what = "a node is paused, another one killed, and then a third one";
-    count_through(&mut world, what, async |world: &mut World| {
-        signal_node(1, Signal::SIGSTOP);
-        sleep(PAUSE).await;
-        signal_node(1, Signal::SIGCONT);
-        signal_node(2, Signal::SIGKILL);
-        sleep(Duration::from_secs(3)).await;
-        signal_node(3, Signal::SIGKILL);
-        sleep(Duration::from_secs(5)).await;
-        start_nodes(world, &[2, 3]);
-    })
+    let what = "a node is paused, and another one killed";
+    count_through(
+        &mut world,
+        what,
+        async |world: &mut World, counters: &Counters| {
+            signal_node(1, Signal::SIGSTOP);
+            sleep(PAUSE).await;
+            counters.more(MORE).await;
+            signal_node(1, Signal::SIGCONT);
+            signal_node(2, Signal::SIGKILL);
+            sleep(SILENCE).await;
+            counters.more(MORE).await;
+            start_nodes(world, &[2]);
+        },
+    )
+    .await;
+    let what = "two nodes are killed";
+    count_through(
+        &mut world,
+        what,
+        async |world: &mut World, counters: &Counters| {
+            signal_node(2, Signal::SIGKILL);
+            signal_node(3, Signal::SIGKILL);
+            sleep(SILENCE).await;
+            let before = counters.finished();
+            sleep(Duration::from_secs(2)).await;
+            assert_eq!(counters.finished(), before, "without a majority");
+            start_nodes(world, &[2, 3]);
+        },
+    )
     .await;
 }
 

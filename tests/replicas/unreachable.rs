@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
+use super::counters::Counters;
 use super::faults::count_through;
 use super::network;
 use super::replica::PATIENCE;
@@ -54,7 +55,7 @@ fn a_node_that_is_cut_off_from_everybody_is_worked_around() {
             return;
         };
         let what = "a node is cut off";
-        count_through(&mut world, what, async |world: &mut World| {
+        count_through(&mut world, what, async |world: &mut World, _: &Counters| {
             all_believe(world, "UP").await;
             network::cut();
             // For longer than the TTL of replicas: nodes wait for each other before they believe so.
