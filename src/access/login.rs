@@ -97,7 +97,7 @@ pub enum LoginRefused {
     )]
     Missing,
     /// The token is unknown.
-    #[error("this server does not know the token, or no longer")]
+    #[error("the token is unknown to this server, or was removed")]
     UnknownToken,
     /// The certificate names no identity.
     #[error(
@@ -105,7 +105,7 @@ pub enum LoginRefused {
     )]
     Unnamed,
     /// The header `authorization` is malformed.
-    #[error("`authorization` must be `Bearer TOKEN`, once")]
+    #[error("the metadata `authorization` must occur once, as `Bearer TOKEN`")]
     Malformed,
 }
 

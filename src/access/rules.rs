@@ -185,13 +185,16 @@ impl Rule {
             allow,
         } = written;
         if who.is_empty() {
-            return Err("who names nobody (\"*\" is everybody)".to_owned());
+            return Err("who must not be empty (\"*\" is everybody)".to_owned());
         }
         if allow.is_empty() {
-            return Err("allow names nothing: lock, read, write or admin".to_owned());
+            return Err("allow must not be empty: lock, read, write or admin".to_owned());
         }
         if key_prefix.len() > Key::BYTES_MAX || key_prefix.contains(char::is_control) {
-            return Err("key_prefix is not how a key can begin".to_owned());
+            return Err(format!(
+                "key_prefix has more than {} bytes, or a control character",
+                Key::BYTES_MAX
+            ));
         }
         let table = match table.as_str() {
             ANY => None,
@@ -244,7 +247,8 @@ impl Rules {
                 table.map(|own| format!("rule {number}: there is no table {:?}", own.as_str()));
             let prefix = rule.key_prefix.contains(ANY).then(|| {
                 format!(
-                    "rule {number}: key_prefix {:?}: '*' stands for itself here; what follows the prefix is free",
+                    "rule {number}: key_prefix {:?}: '*' is an ordinary character here; every key that begins with the prefix \
+                     matches",
                     rule.key_prefix
                 )
             });
@@ -253,7 +257,7 @@ impl Rules {
         let none = self
             .0
             .is_empty()
-            .then(|| "there is no rule in it: nobody may do anything".to_owned());
+            .then(|| "the file has no rules: nobody may do anything".to_owned());
         let doubts = (1..).zip(&self.0).flat_map(doubt);
         none.into_iter().chain(doubts).collect()
     }

@@ -228,11 +228,11 @@ fn rules_that_cannot_be_meant_are_refused_by_their_number() {
     let lock = "[\"lock\"]";
     let good = rule(a, "t", lock);
     for (bad, why) in [
-        (rule("[]", "t", lock), "rule 2: who names nobody"),
+        (rule("[]", "t", lock), "rule 2: who must not be empty"),
         (rule("[\"\"]", "t", lock), "must not be empty"),
         (rule("[\"a*b\"]", "t", lock), "at the end only"),
         (rule(a, "", lock), "rule 2: table"),
-        (rule(a, "t", "[]"), "allow names nothing"),
+        (rule(a, "t", "[]"), "allow must not be empty"),
         (rule(a, "t", "[\"own\"]"), "unknown variant `own`"),
         (format!("{good}deny = []\n"), "unknown field `deny`"),
         (format!("{good}key_prefix = \"a\\u0007\"\n"), "key_prefix"),
@@ -269,7 +269,7 @@ fn a_file_that_cannot_be_used_is_named() {
         (Some(&rules), None, "rules: line 1 is not NAME"),
         (Some(&large), None, "large: it has more than 1048576 bytes"),
         (Some(&none), None, "none: No such file"),
-        (Some(&folder), None, "it is no regular file"),
+        (Some(&folder), None, "it is not a regular file"),
     ] {
         let refused = read(tokens, rules).unwrap_err();
         assert!(refused.contains(words), "{refused}");
@@ -288,7 +288,7 @@ fn what_can_hardly_be_meant_by_a_rule_is_pointed_at() {
     assert!(
         found.len() == 2
             && found[0].contains("rule 1: there is no table \"orders\"")
-            && found[1].contains("'*' stands for itself"),
+            && found[1].contains("'*' is an ordinary character"),
         "{found:?}"
     );
     let meant = rule.replace("orders", "default").replace('*', "");

@@ -44,7 +44,7 @@ pub enum TokenError {
         line: usize,
     },
     /// Two identities would have one token.
-    #[error("line {line} has the token of another name")]
+    #[error("line {line} repeats a token that belongs to another name")]
     Twice {
         /// Which, from 1.
         line: usize,

@@ -96,7 +96,7 @@ pub struct RestoreArgs {
 /// Refuses `-`, which is stdin or stdout elsewhere.
 fn named(file: PathBuf) -> Result<PathBuf, &'static str> {
     match file.as_os_str() == "-" {
-        true => Err("a backup is a file, never stdin or stdout; a file of this name is ./-"),
+        true => Err("a backup is a file, never stdin or stdout; write ./- for a file named -"),
         false => Ok(file),
     }
 }
@@ -127,7 +127,7 @@ pub async fn back_up(args: BackupArgs) -> Result<u8, Failure> {
     tokio::select! {
         biased;
         signal = signals.next_end() => {
-            let what = format!("{signal} came before {file} was made; nothing of it is left");
+            let what = format!("{signal} came before {file} was complete; no part of it is left");
             Err(Failure::signal(signal, what))
         }
         made = make(&args, client) => made,

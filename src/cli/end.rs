@@ -7,7 +7,7 @@ use fermata_command::output::say;
 
 /// The end of a program that cannot begin.
 pub fn end_without_threads(error: &io::Error) -> ! {
-    say(&format!("no threads can be made: {error}"));
+    say(&format!("cannot start threads: {error}"));
     end(exit::OS.into())
 }
 

@@ -232,7 +232,7 @@ impl LockedCommand {
                 if by_signal && self.kill_at.is_none() && self.running.is_any_left() {
                     let grace = Span::from_duration(self.grace);
                     say_beside(format!(
-                        "a signal ended the command; stopping what it started: SIGTERM now, SIGKILL in {grace}"
+                        "a signal ended the command; stopping the processes that it started: SIGTERM now, SIGKILL in {grace}"
                     ));
                     self.stop(now.after(self.grace));
                 }
@@ -240,9 +240,7 @@ impl LockedCommand {
             }
             Err(error) => {
                 // It may run still.
-                say_beside(format!(
-                    "the command cannot be waited for: {error}; ending it"
-                ));
+                say_beside(format!("cannot wait for the command: {error}; stopping it"));
                 self.stop(now);
                 exit::OS
             }
@@ -301,8 +299,8 @@ impl LockedCommand {
             Some(error) => format!(": {}", one_line(&error.to_string())),
         };
         say_beside(format!(
-            "no renewal came through{why}; the lock on {} may go to somebody else in {} ms; stopping the command: \
-             SIGTERM now, SIGKILL then",
+            "no renewal succeeded{why}; the lock on {} may go to another client in {} ms; stopping the command: SIGTERM now, \
+             SIGKILL then",
             self.key,
             left.as_millis(),
         ));

@@ -103,7 +103,7 @@ pub(super) async fn section(
         Ok(Err(error)) => return Err(error.into()),
         Err(signal) => {
             let what = format!(
-                "{signal} before an answer: whether {key} was changed is unknown; its lock ends {ends}"
+                "{signal} came before an answer: it is unknown whether {key} was changed; its lock ends {ends}"
             );
             return Err(Failure::signal(signal, what));
         }

@@ -114,8 +114,8 @@ async fn end_one(args: EndArgs) -> Result<u8, Failure> {
     let already_ended = client.end_session(id, &args.reason, &by).await?;
     let what = match already_ended {
         // A session that ended long ago is forgotten.
-        true => "had ended before, or never was",
-        false => "ended, with all that lived by it",
+        true => "had ended before, or never existed",
+        false => "ended, with all its lockRefs",
     };
     let what = format!("{} {what}", one_line(id));
     let printed = match args.remote.format() {

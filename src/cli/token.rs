@@ -44,7 +44,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<u8, Failure> {
     if args.out.as_os_str() == "-" {
         return Err(Failure::usage(
-            "a token goes to a file, never to stdout; a file of this name is ./-",
+            "a token goes to a file, never to stdout; write ./- for a file named -",
         ));
     }
     let mut random = [0; 32];
@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         .map_err(|_| Failure::new(exit::OS, "the system gives no random bytes".to_owned()))?;
     let Some(made) = NewToken::new(&args.name, random) else {
         return Err(Failure::usage(format!(
-            "{:?} is no name: 1 to 64 letters, digits, '.', '_' or '-' are needed",
+            "{:?} is not a name: a name has 1 to 64 letters, digits, '.', '_' or '-'",
             args.name
         )));
     };

@@ -34,7 +34,7 @@ fn value(read: Result<Vec<u8>, ReadError>, whence: &str) -> Result<Bytes, Failur
     match read {
         Ok(value) => Ok(value.into()),
         Err(ReadError::TooLarge { max }) => Err(Failure::usage(format!(
-            "{whence} has more than {max} bytes (64 MiB), which no server takes as a value"
+            "{whence} has more than {max} bytes (64 MiB), the limit of a value on any server"
         ))),
         Err(error @ (ReadError::Io(_) | ReadError::NotRegular | ReadError::NotText)) => {
             let words = format!("cannot read the value from {whence}: {error}");

@@ -57,7 +57,7 @@ fn span_or_seconds(text: &str) -> Result<Span, String> {
     let span = seconds(text).or_else(|| text.parse().ok());
     span.ok_or_else(|| {
         format!(
-            "{text:?} is no span of time; write seconds, or numbers with units: 1.5, 500ms, 1m30s"
+            "{text:?} is not a span of time; write seconds, or numbers with units: 1.5, 500ms, 1m30s"
         )
     })
 }

@@ -55,17 +55,18 @@ impl ClientTlsConfig {
     /// Adds the faults, with the names of settings.
     pub(super) fn check(&self, auth: &AuthConfig, wrong: &mut Vec<String>) {
         if self.cert_file.is_some() != self.key_file.is_some() {
-            wrong.push("tls.cert_file and tls.key_file belong together".to_owned());
+            wrong.push("tls.cert_file and tls.key_file must be set together".to_owned());
         }
         if self.client_ca_file.is_some() && self.cert_file.is_none() {
             wrong.push(
-                "tls.client_ca_file: clients show certificates only to a server with TLS (tls.cert_file)".to_owned(),
+                "tls.client_ca_file needs tls.cert_file: clients show certificates only over TLS"
+                    .to_owned(),
             );
         }
         if auth.rules_file.is_some() && !self.protection(auth).login {
             wrong.push(
-                "auth.rules_file: rules are for clients that are known (auth.tokens_file, or tls.client_ca_file). Where they come by \
-                 a Unix socket only, an empty auth.tokens_file is enough"
+                "auth.rules_file: rules need known clients; set auth.tokens_file or tls.client_ca_file. For clients of a Unix \
+                 socket alone an empty tokens file is enough"
                     .to_owned(),
             );
         }

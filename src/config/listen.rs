@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 /// A list, or one text with commas, as an environment variable holds it.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "write a text, or a list of texts")]
+#[serde(untagged, expecting = "write a string, or a list of strings")]
 pub(super) enum Texts {
     One(String),
     Several(Vec<String>),
@@ -71,10 +71,10 @@ impl Listen {
 fn parse(text: &str) -> Result<ListenAt, String> {
     match text.strip_prefix(SOCKET) {
         Some(path) if path.starts_with('/') => Ok(ListenAt::Socket(path.into())),
-        Some(_) => Err(format!("{text:?} is no absolute path; write unix:/PATH")),
+        Some(_) => Err(format!("{text:?} is not an absolute path; write unix:/PATH")),
         None => text.parse().map(ListenAt::Address).map_err(|_| {
             format!(
-                "{text:?} is no address; write IP:PORT, such as 127.0.0.1:7450 or [::1]:0, or unix:/PATH for a socket"
+                "{text:?} is not an address; write IP:PORT, such as 127.0.0.1:7450 or [::1]:0, or unix:/PATH for a socket"
             )
         }),
     }

@@ -263,7 +263,7 @@ fn typed(schema: Option<&Json>, value: Value) -> Result<Value, String> {
     match (schema, value) {
         (Some(Json::Number(_)), Value::String(text)) => match text.parse() {
             Ok(number) => Ok(Value::Integer(number)),
-            Err(error) => Err(format!("{text:?} is no whole number: {error}")),
+            Err(error) => Err(format!("{text:?} is not a whole number: {error}")),
         },
         (Some(Json::Bool(_)), Value::String(text)) => match text.parse() {
             Ok(value) => Ok(Value::Boolean(value)),

@@ -94,15 +94,15 @@ impl PeersConfig {
                 ListenAt::Address(address) if self.tls.files().is_none() => {
                     if check_listen(*address, Protection::NONE, insecure).is_err() {
                         wrong.push(format!(
-                            "peers.listen: will not listen on {address}: others than this machine could reach it, and it is \
-                             neither encrypted nor are other replicas known by certificates. Set peers.tls, or listen on a \
-                             loopback address, or set `insecure`"
+                            "peers.listen: will not listen on {address}: other machines could reach it, and neither encryption \
+                             nor certificates of replicas protect it. Set peers.tls, or listen on a loopback address, or set \
+                             `insecure`"
                         ));
                     }
                 }
                 ListenAt::Address(_) => {}
                 ListenAt::Socket(_) => wrong.push(format!(
-                    "peers.listen: {at} is a socket of this machine: no other replica reaches it"
+                    "peers.listen: {at} is a Unix socket, which replicas on other machines cannot reach"
                 )),
             }
         }
@@ -117,7 +117,7 @@ impl PeersConfig {
             need(
                 is_set == is_encrypted,
                 &format!(
-                    "tls.{name} is not set: peers.tls.ca_file, peers.tls.cert_file and peers.tls.key_file belong together"
+                    "tls.{name} is not set: peers.tls.ca_file, peers.tls.cert_file and peers.tls.key_file must be set together"
                 ),
             );
         }
@@ -131,20 +131,20 @@ impl PeersConfig {
         );
         need(
             is_called || self.advertise.is_none(),
-            "advertise: nothing listens there; set peers.listen as well",
+            "advertise: peers.listen is not set; set it as well",
         );
         let mut addresses = listen.into_iter().flat_map(Listen::addresses);
         let is_anywhere = addresses.any(|one| one.ip().is_unspecified());
         need(
             !is_anywhere || self.advertise.is_some(),
-            "advertise: say at which HOST:PORT others reach this replica; it listens on every address",
+            "advertise: peers.listen is a wildcard address; set the HOST:PORT at which other replicas reach this one",
         );
         if let Some(advertise) = &self.advertise {
             let named = advertise.parse::<Authority>().ok();
             let good = named.is_some_and(|named| {
                 named.port_u16().is_some_and(|port| port > 0) && !named.as_str().contains('@')
             });
-            need(good, "advertise: write HOST:PORT");
+            need(good, "advertise must be HOST:PORT");
         }
         need(
             (Self::TTL_MIN..=Self::TTL_MAX).contains(&self.ttl),

@@ -137,7 +137,7 @@ impl From<ConfiguredTable> for String {
 
 /// No data directory was named, and the user has none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("name a data directory (--data-dir DIR): the user has no default one, HOME is not set")]
+#[error("the data directory has no default, because HOME is not set; name one (--data-dir DIR)")]
 pub struct NoDataDir;
 
 impl Config {
@@ -201,7 +201,7 @@ impl Config {
         let is_named = !self.peers.name.is_empty() || self.listen.addresses().next().is_some();
         if self.store.kind == StoreKind::Cassandra && !is_named {
             wrong.push(
-                "peers.name: without an address in `listen` each replica needs a name of its own"
+                "peers.name: a replica without an address in `listen` needs a name of its own"
                     .to_owned(),
             );
         }

@@ -192,7 +192,7 @@ impl TryFrom<Texts> for ContactPoints {
         };
         let points = texts.all();
         match points.iter().find(|text| !is_node(text)) {
-            Some(text) => Err(format!("{text:?} is no node; write HOST or HOST:PORT")),
+            Some(text) => Err(format!("{text:?} is not a node; write HOST or HOST:PORT")),
             None => Ok(ContactPoints(points)),
         }
     }
@@ -209,8 +209,7 @@ impl StoreConfig {
                 "store.cassandra.contact_points: name at least one node of the cluster".to_owned(),
             ),
             (StoreKind::Embedded, false) => wrong.push(
-                "store.cassandra.contact_points: nodes are named, and store.kind is embedded; set it to \
-                 cassandra"
+                "store.cassandra.contact_points is set, but store.kind is embedded; set store.kind to cassandra"
                     .to_owned(),
             ),
             (StoreKind::Cassandra, false) | (StoreKind::Embedded, true) => {}
@@ -261,7 +260,7 @@ impl CassandraConfig {
         let tls = &self.tls;
         need(
             tls.cert_file.is_some() == tls.key_file.is_some(),
-            "tls.cert_file and store.cassandra.tls.key_file belong together",
+            "tls.cert_file and store.cassandra.tls.key_file must be set together",
         );
         need(
             tls.ca_file.is_some() || (tls.cert_file.is_none() && tls.verify_host),

@@ -144,7 +144,7 @@ fn a_malformed_number_is_refused() {
         ("-1", "invalid value: integer `-1`, expected u32"),
         (
             "1.5",
-            "\"1.5\" is no whole number: invalid digit found in string",
+            "\"1.5\" is not a whole number: invalid digit found in string",
         ),
     ] {
         assert_eq!(
@@ -310,14 +310,14 @@ fn a_replica_among_others_can_be_called_by_those_who_know_the_secret() {
                 ("FERMATA_CFG_PEERS__LISTEN", "0.0.0.0:1"),
                 ("FERMATA_CFG_INSECURE", "true"),
             ],
-            "on every address",
+            "wildcard address",
         ),
         (
             &[
                 ("FERMATA_CFG_PEERS__LISTEN", ""),
                 ("FERMATA_CFG_PEERS__ADVERTISE", "a:1"),
             ],
-            "nothing listens",
+            "peers.listen is not set",
         ),
         (
             &[

@@ -315,7 +315,7 @@ pub enum EngineError {
     #[error("there is no table {0:?}")]
     UnknownTable(String),
     /// This key never issued such a lockRef, and has no such entry (NOT_FOUND).
-    #[error("there was never such a lockRef, or such an entry")]
+    #[error("this lockRef or entry was never issued")]
     NeverIssued,
     /// The lockRef has ended. Create another one.
     #[error("this lockRef has ended: {}", describe_end(.0))]
@@ -328,12 +328,12 @@ pub enum EngineError {
     EndedDuringWrite(EndedAs),
     /// The grant was superseded; the outcome of its write in flight is unknown.
     #[error(
-        "another grant superseded this one while a write of it was in flight; whether the write took effect is \
-         unknown. AcquireLock returns the current grant"
+        "another grant superseded the grant in this lockRef during a write; it is unknown whether the write took effect. \
+         AcquireLock returns the current grant"
     )]
     SupersededDuringWrite,
     /// The session is closed, has expired, or was never opened. Open another one.
-    #[error("this session is closed or has expired (or was never opened)")]
+    #[error("this session is closed, has expired, or was never opened")]
     SessionEnded,
     /// The grant in the lockRef is an older one, because another replica took the key over, or was never given.
     /// AcquireLock returns the current one.
@@ -349,7 +349,7 @@ pub enum EngineError {
     Releasing,
     /// The same, for a release with a put: the release in flight may be an earlier try of it.
     #[error(
-        "a release of this lockRef is in flight; whether the value that this one carries was written is unknown"
+        "a release of this lockRef is already in flight; it is unknown whether the value in this call was written"
     )]
     ReleasingDuringWrite,
     /// The number of a critical call must grow.
@@ -376,7 +376,7 @@ pub enum EngineError {
     },
     /// Nine tenths of a limit are in use, and the caller has used its share. Repeat later.
     #[error(
-        "nine tenths of limits.{what} are in use, and the rest is for clients that have fewer than {share}"
+        "nine tenths of limits.{what} are in use; the last tenth is for clients that have fewer than {share}"
     )]
     ShareUsed {
         /// The name of the limit in `[limits]`.
@@ -398,7 +398,7 @@ pub enum EngineError {
     Unavailable(String),
     /// The clock of this replica is wrong: it grants nothing until that is mended. Nothing was changed. Repeat elsewhere.
     #[error(
-        "the clock of this replica differs from the store's by more than a minute: it grants no lock until that is mended"
+        "this replica grants no locks, because its clock differs from the store's by more than a minute; correct the wrong clock"
     )]
     ClockOff,
     /// The outcome of a write is unknown. Safe to repeat; until then a read may show the value or not.
@@ -406,7 +406,9 @@ pub enum EngineError {
     WriteUnknown(String),
     /// No heartbeat was acknowledged for too long: this replica answers nothing until its row shows its next incarnation.
     /// Repeat elsewhere.
-    #[error("this replica lost contact with the store and answers nothing until it is back")]
+    #[error(
+        "this replica lost contact with the store; it answers no calls until the store is back"
+    )]
     Silent,
     /// This replica is fenced, and answers nothing any more. Repeat elsewhere.
     #[error("this replica was fenced and restarts under a new id")]
@@ -528,7 +530,7 @@ pub fn describe_end(ended: &EndedAs) -> String {
     match ended {
         EndedAs::Released => "it was released".to_owned(),
         EndedAs::NoLongerKept => {
-            "it ended long ago, or was lost with the replica that served its key: nothing is kept of it".to_owned()
+            "it ended long ago, or was lost with the replica that served its key; how it ended is unknown".to_owned()
         }
         EndedAs::Lost(EndReason::Expired) => {
             "it expired: its client sent no renewal for its TTL".to_owned()

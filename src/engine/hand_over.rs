@@ -59,7 +59,7 @@ impl KeyHandOvers {
             () = clock.sleep(within.min(HAND_OVERS_MAX)) => {
                 let what_follows = match has_peers {
                     true => "the other replicas take them over",
-                    false => "locks and entries that are not durable end",
+                    false => "volatile locks and entries end",
                 };
                 tracing::warn!("not all keys were handed over in time: {what_follows}");
             }

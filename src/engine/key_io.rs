@@ -137,7 +137,7 @@ impl KeyIo {
             Some(_writing) => self.write(id, datum).await,
             None => WriteOutcome::NotStarted(
                 format!(
-                    "values of more than {} bytes (limits.bytes_in_flight_max) are being written: the store does not keep up",
+                    "the store does not keep up: more than {} bytes of values (limits.bytes_in_flight_max) are being written",
                     self.writing_max
                 )
                 .into(),

@@ -83,7 +83,7 @@ impl Reports {
                         }
                     }
                     None if is_first => {
-                        tracing::debug!(key = %cell.id, "became the home of a key without one");
+                        tracing::debug!(key = %cell.id, "became the first home of a key");
                     }
                     None => {
                         Counters::add(&self.counters.received_keys, 1);
@@ -105,7 +105,8 @@ impl Reports {
             Report::Contradicted { known, found } => {
                 tracing::error!(
                     key = %cell.id, known, found,
-                    "the row of a key differs from the last write of its home (was the table restored?): taking it over again"
+                    "the row of a key differs from the last write of its home (was the table restored?): taking the key over \
+                     again"
                 );
             }
             Report::InDoubt { why } => {

@@ -13,7 +13,7 @@ use crate::store::{ClusterStore, HandOverRequest, HandOverSubject, KeyStore, Sto
 
 fn no_way() -> EngineError {
     EngineError::Unavailable(
-        "the home of this key cannot be called, and has not handed it over yet".to_owned(),
+        "the home of this key cannot be called, and has not handed the key over yet".to_owned(),
     )
 }
 

@@ -106,7 +106,7 @@ impl KeyShell {
         }
         if slot.is_silent(self.local.clock.boot()) {
             let why =
-                "the in-memory state of this key was lost; waiting until its promises have passed";
+                "the in-memory state of this key was lost; waiting for outstanding leases to lapse";
             refuse(listener, why);
             return Ok(id);
         }

@@ -43,14 +43,14 @@ pub struct LockRef {
 /// Why a text is no lockRef.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "not a lockRef: {0} (it looks like default/orders-42#17 with a dot and 26 characters behind it, as CreateLockRef gave it)"
+    "not a lockRef: {0} (a lockRef is a name such as default/orders-42#17, a dot and 26 characters, as CreateLockRef returned it)"
 )]
 pub struct LockRefError(LockRefFault);
 
 /// Why a text is no name of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "not the name of an entry: {0} (it looks like default/orders-42#17, as DescribeLock shows it)"
+    "not the name of an entry: {0} (for example default/orders-42#17, as DescribeLock shows it)"
 )]
 pub struct EntryNameError(LockRefFault);
 
@@ -59,12 +59,9 @@ pub struct EntryNameError(LockRefFault);
 enum LockRefFault {
     #[error("{0}")]
     Malformed(&'static str),
-    #[error(
-        "it has {bytes} bytes, and none has more than {}",
-        LockRef::TEXT_BYTES_MAX
-    )]
+    #[error("it has {bytes} bytes; the limit is {}", LockRef::TEXT_BYTES_MAX)]
     TooLong { bytes: usize },
-    #[error("its key has {bytes} bytes, and none has more than {}", Key::BYTES_MAX)]
+    #[error("its key has {bytes} bytes; the limit is {}", Key::BYTES_MAX)]
     KeyTooLong { bytes: usize },
 }
 
@@ -233,7 +230,7 @@ impl FromStr for EntryName {
         match name_in(text).map_err(EntryNameError)? {
             (name, None) => Ok(name),
             (_, Some(_)) => Err(EntryNameError(LockRefFault::Malformed(
-                "something stands behind its number: that would be a lockRef",
+                "there is text after its number, as in a lockRef",
             ))),
         }
     }

@@ -213,7 +213,7 @@ async fn come_back(shared: &MembershipShared, change: IncarnationChange) {
         warn_of(
             shared,
             throttle,
-            "could not come back from silence; retrying",
+            "could not write the next incarnation of this silent replica; retrying",
             error,
         );
     }
@@ -271,8 +271,8 @@ pub(super) async fn check_clock(
     match (compared.was_off, compared.is_off) {
         (false, true) => tracing::error!(
             seconds = compared.apart_us / 1_000_000,
-            "the clock of this machine differs from the store's by more than a minute: no lock is granted here until \
-             it is set"
+            "the clock of this machine differs from the store's by more than a minute: this replica grants no locks until the \
+             wrong clock is corrected"
         ),
         (true, false) => {
             tracing::info!("the clock of this machine agrees with the store's again");

@@ -55,7 +55,7 @@ pub struct Options {
 
 /// A replica TTL out of bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("replica_ttl must be 1 s to 600 s: {0:?} was given")]
+#[error("replica_ttl is {0:?}; allowed are 1 s to 600 s")]
 pub struct InvalidReplicaTtl(pub Duration);
 
 /// Why a replica was not started. It serves nothing; try again.

@@ -144,7 +144,7 @@ pub fn request_id(text: &str, make: impl FnOnce() -> Uuid) -> Result<Uuid, Inval
     }
     let id = Uuid::try_parse(text).ok();
     let random = id.filter(|id| id.get_version() == Some(Version::Random));
-    let why = "must be a random UUID (version 4): whoever guesses it has what it made";
+    let why = "must be a random UUID (version 4): a guessed request_id gives access to its entry or session";
     at("request_id", random.ok_or_else(|| malformed(why)))
 }
 
@@ -166,7 +166,7 @@ fn session_text(text: &str, identity: &str, fault: &str) -> Result<SessionId, Fi
     if text.is_empty() {
         return Err(FieldProblem::Missing);
     }
-    let whole = "give the whole text that OpenSession answered, a UUID with a dot and 26 characters behind it";
+    let whole = "give the whole text that OpenSession returned: a UUID, a dot and 26 characters";
     SessionId::parse(text, identity).ok_or_else(|| malformed(format!("{fault}: {whole}")))
 }
 
@@ -276,7 +276,7 @@ pub fn timeout(timeout: Option<&prost_types::Duration>) -> Result<Option<Duratio
 pub fn call_id(is_in_flight: bool) -> Result<(), Invalid> {
     let parsed = match is_in_flight {
         true => Err(FieldProblem::Conflicting(
-            "another call in flight on this stream has it",
+            "another call in flight on this stream has the same call_id",
         )),
         false => Ok(()),
     };

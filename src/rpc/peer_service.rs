@@ -371,7 +371,7 @@ impl Peer for PeerRpc {
         let messages = messages.take_until(async move { stopping.stopped().await });
         let ended = stream::iter([news(Outcome::Unable(Unable {
             nothing_done: true,
-            why: "the replica stops, or has no more news".to_owned(),
+            why: "the replica is stopping, or the watch has ended".to_owned(),
         }))]);
         let all = begun.chain(messages).chain(ended);
         let all = all.take_until(until(deadline.answer_by()));

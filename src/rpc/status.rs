@@ -227,7 +227,7 @@ pub fn of_login(why: LoginRefused) -> Status {
 
 /// The login of this call or stream is no longer valid. The client may go on with another token.
 pub fn login_ended(why: LoginRefused) -> Status {
-    let words = format!("{why}: repeat the call, on a stream that begins anew");
+    let words = format!("{why}; repeat the call, on a new stream");
     StatusBuilder::new(Code::Unavailable, words, "LOGIN_ENDED")
         .retry_after(RETRY_SOON)
         .status()
@@ -311,8 +311,8 @@ pub fn outcome_unknown() -> Status {
 /// A replica that was asked did not answer, and no other one could do it.
 pub fn not_heard() -> Status {
     StatusBuilder::unknown(
-        "the replica that was asked gave no answer, and may have done it; the call can be repeated safely (a create with \
-         the same request_id)",
+        "the replica that received this call did not answer, and may have done it; the call can be repeated safely (a create \
+         with the same request_id)",
     )
     .status()
 }
@@ -320,7 +320,7 @@ pub fn not_heard() -> Status {
 /// As [`outcome_unknown`], of a call that writes.
 pub fn late_write() -> Status {
     StatusBuilder::unknown(
-        "the deadline passed before it was known whether the value was written; write it again before reading",
+        "the deadline passed; it is unknown whether the value was written, so write it again before reading",
     )
     .write_unknown()
     .status()
@@ -337,8 +337,7 @@ pub fn late(writes: bool) -> Status {
 /// A write was passed on to the replica that has the lockRef, and nothing came back.
 pub fn write_unknown() -> Status {
     StatusBuilder::unknown(
-        "the home of this lockRef did not answer, so it is not known whether the value was written; write it again \
-         before reading",
+        "the home of this lockRef did not answer; it is unknown whether the value was written, so write it again before reading",
     )
     .write_unknown()
     .status()
@@ -394,14 +393,14 @@ pub fn given_up_begun(writes: bool) -> Status {
 /// Too many calls of one Pipeline wait for locks.
 pub fn too_many_waits(max: usize) -> Status {
     let words = format!(
-        "{max} calls of this Pipeline wait for a lock already; call AcquireLock outside of the Pipeline"
+        "{max} calls of this Pipeline already wait for locks, the limit; call AcquireLock outside of the Pipeline"
     );
     StatusBuilder::limit(words, "waits of a Pipeline", max).status()
 }
 
 /// A backup is being made.
 pub fn one_backup() -> Status {
-    let words = "a backup is being made already; take one after the other";
+    let words = "another backup is being made; repeat after its end";
     StatusBuilder::limit(words, "backups at once", 1).status()
 }
 
@@ -420,7 +419,7 @@ pub fn overloaded(again_after: Duration) -> Status {
 pub fn no_room() -> Status {
     StatusBuilder::new(
         Code::ResourceExhausted,
-        "messages and unread answers of this connection hold limits.connection_bytes_max; nothing was done: read the \
+        "messages and unread answers of this connection fill limits.connection_bytes_max; nothing was done. Read the \
          answers, or send less at once",
         "LIMIT_REACHED",
     )
@@ -433,8 +432,8 @@ pub fn no_room() -> Status {
 /// The connection of a call has no room for its answer, and something was done.
 pub fn answer_lost() -> Status {
     StatusBuilder::unknown(
-        "unread answers of this connection hold limits.connection_bytes_max, so there is no room for the answer of this \
-         call; read them, and repeat the call (a create with the same request_id)",
+        "unread answers of this connection fill limits.connection_bytes_max, so the answer of this call was dropped. \
+         Read the answers, and repeat the call (a create with the same request_id)",
     )
     .with("limit", "limits.connection_bytes_max")
     .retry_after(RETRY_LIMIT)
@@ -443,7 +442,7 @@ pub fn answer_lost() -> Status {
 
 /// A call that takes one message got more.
 pub fn second_message() -> Status {
-    let words = "the message cannot be read: this call takes one message, and got a second one";
+    let words = "this call takes one message, but got a second one";
     let malformed = StatusBuilder::new(Code::InvalidArgument, words, "MALFORMED");
     malformed.violation("").status()
 }

@@ -152,7 +152,7 @@ async fn farewell(mut io: TcpStream) {
         tokio::io::copy(&mut io, &mut tokio::io::sink()).await
     };
     let heard: Result<io::Result<u64>, _> = timeout(GO_AWAY_WITHIN, hear_out).await;
-    tracing::trace!(?heard, "said why");
+    tracing::trace!(?heard, "told a refused connection the reason");
 }
 
 #[cfg(test)]

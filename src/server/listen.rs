@@ -79,7 +79,7 @@ impl Protection {
                 Some("its clients are not known. Set auth.tokens_file or tls.client_ca_file")
             }
             (false, false) => Some(
-                "it is neither encrypted nor are its clients known. Set tls.cert_file and tls.key_file, and auth.tokens_file or \
+                "neither encryption nor logins protect it. Set tls.cert_file and tls.key_file, and auth.tokens_file or \
                  tls.client_ca_file",
             ),
         }
@@ -147,13 +147,13 @@ pub async fn bind_socket(path: &Path) -> Result<SocketListener, ListenError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(refused(error.to_string())),
         Ok(there) if !there.file_type().is_socket() => {
-            return Err(refused("something that is no socket is there".to_owned()));
+            return Err(refused("the path exists and is not a socket".to_owned()));
         }
         Ok(_) => match UnixStream::connect(path).await {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 std::fs::remove_file(path).map_err(|error| refused(error.to_string()))?;
             }
-            Ok(_) => return Err(refused("another process listens there".to_owned())),
+            Ok(_) => return Err(refused("another process listens on it".to_owned())),
             Err(error) => return Err(refused(error.to_string())),
         },
     }
@@ -241,7 +241,7 @@ mod tests {
         for open in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1"] {
             let addr = open.parse().unwrap();
             for (protection, missing) in [
-                (Protection::NONE, "neither encrypted nor"),
+                (Protection::NONE, "neither encryption nor logins"),
                 (
                     Protection { tls: false, ..all },
                     "not encrypted. Set tls.cert_file",
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(mode & 0o777, 0o660);
         let refused = bind_socket(&path).await.err().unwrap().to_string();
         assert!(
-            refused.contains("another process listens there"),
+            refused.contains("another process listens on it"),
             "{refused}"
         );
         drop(listening);
@@ -296,7 +296,7 @@ mod tests {
 
         std::fs::write(&path, "a file").unwrap();
         let refused = bind_socket(&path).await.err().unwrap().to_string();
-        assert!(refused.contains("no socket is there"), "{refused}");
+        assert!(refused.contains("is not a socket"), "{refused}");
         assert_eq!(std::fs::read(&path).unwrap(), b"a file");
         let long = directory.path().join("x".repeat(120));
         assert!(bind_socket(&long).await.is_err());

@@ -78,7 +78,7 @@ pub enum StoreError {
     #[error("the store is closed: {0}")]
     Closed(String),
     /// The store could not do it now. Repeat later.
-    #[error("the store cannot be reached: {0}")]
+    #[error("the store is unavailable: {0}")]
     Unavailable(String),
     /// What the store holds cannot be read. An operator must look.
     #[error("the store holds damaged data: {0}")]

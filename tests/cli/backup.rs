@@ -71,7 +71,7 @@ fn what_was_backed_up_is_there_again_and_no_token_falls() {
     let (code, said) = refused(&world.run(&["restore", &file, "--data-dir", &data]));
     assert_eq!(code, Some(73), "{said}");
     assert!(
-        said.contains("has a store already") || said.contains("in use"),
+        said.contains("already has a store") || said.contains("in use"),
         "{said}"
     );
     // Above a token that is known.
@@ -119,8 +119,8 @@ fn what_is_no_whole_backup_makes_no_store() {
     for (bytes, words) in [
         (whole[..whole.len() - 1].to_vec(), "it ends too early"),
         (flipped(whole.len() / 2), "it "),
-        (b"PRIMARY KEY".to_vec(), "no backup"),
-        (Vec::new(), "no backup"),
+        (b"PRIMARY KEY".to_vec(), "not a backup"),
+        (Vec::new(), "not a backup"),
     ] {
         fs::write(&damaged, bytes).unwrap();
         let (code, said) = refused(&world.run(&["restore", &damaged, "--data-dir", &data]));

@@ -90,9 +90,9 @@ fn sessions_are_listed_with_what_lets_nobody_act() {
     let ends = ["sessions", "end", id, "--reason", "its host is lost"];
     assert_eq!(
         world.text(&ends),
-        format!("{id} ended, with all that lived by it\n")
+        format!("{id} ended, with all its lockRefs\n")
     );
-    let again = format!("{id} had ended before, or never was\n");
+    let again = format!("{id} had ended before, or never existed\n");
     assert_eq!(world.text(&ends), again);
     let json = world.json(&ends);
     assert_eq!(json, json!({ "session_id": id, "already_ended": true }));

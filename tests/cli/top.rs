@@ -158,9 +158,13 @@ fn what_makes_no_sense_and_what_cannot_be_asked_have_statuses() {
         )
     };
     for (option, value, said) in [
-        ("--interval", "50ms", "50ms is below 100ms"),
-        ("--limit", "0", "0 is not within 1..1000"),
-        ("--limit", "1001", "1001 is not within 1..1000"),
+        ("--interval", "50ms", "50ms is below the minimum, 100ms"),
+        ("--limit", "0", "0 is out of range; allowed are 1 to 1000"),
+        (
+            "--limit",
+            "1001",
+            "1001 is out of range; allowed are 1 to 1000",
+        ),
     ] {
         let (status, answered) = code(&world, &[option, value]);
         assert_eq!(status, Some(64), "{answered}");

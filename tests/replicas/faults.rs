@@ -190,7 +190,7 @@ async fn a_cassandra_that_is_silent_for_6_s_costs_no_replica_its_life_and_nobody
     for replica in &world.replicas {
         let log = replica.log();
         assert!(
-            log.contains("answers nothing until"),
+            log.contains("answers no calls until"),
             "it was not silent: {log}"
         );
         assert!(!log.contains("is fenced for good"), "{log}");

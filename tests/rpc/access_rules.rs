@@ -138,7 +138,7 @@ async fn refusals_and_ends_by_force_are_in_the_audit_log() {
         let found = lines.find(|line| words.iter().all(|word| line.contains(word)));
         found.unwrap_or_else(|| panic!("no line with {words:?}"))
     };
-    let why = "does not know the token";
+    let why = "the token is unknown";
     line(&["a login was refused", "127.0.0.1:", "CreateLockRef", why]);
     line(&[
         "a call was denied",

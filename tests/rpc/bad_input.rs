@@ -67,7 +67,7 @@ fn not_found(reason: &'static str, words: &str) -> Expected {
 }
 
 fn never_issued() -> Expected {
-    let words = "there was never such a lockRef, or such an entry";
+    let words = "this lockRef or entry was never issued";
     not_found("NEVER_ISSUED", words)
 }
 

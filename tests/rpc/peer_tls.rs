@@ -85,7 +85,7 @@ async fn whoever_has_no_right_certificate_is_refused_and_both_sides_say_why() {
         (
             right(),
             encrypted(&ours, &ours, "127.0.0.9"),
-            "the replica's certificate is not for the address it is reached at",
+            "the replica's certificate does not name the address of the connection",
             "the caller refused our certificate",
         ),
     ] {
@@ -139,7 +139,7 @@ async fn replicas_with_and_without_tls_part_and_both_sides_say_why() {
         ForwardOutcome::Unknown(_) | ForwardOutcome::NotAsked(_)
     );
     assert!(is_undone, "{there:?}");
-    let why = "the replica speaks TLS, and peers.tls is not set here";
+    let why = "the replica speaks TLS, but peers.tls is not set here";
     logged(log, &["another replica", address, why]).await;
     logged(log, &["was refused", address, "does not speak TLS"]).await;
     let there = create(&plain, &called.peer).await;

@@ -157,7 +157,7 @@ async fn the_audit_log_says_who_did_what_from_where_and_what_came_of_it() {
     let unknown = client(known_by(&authority, &stranger));
     assert!(is_denied(unknown.list_tables().await));
     let path = r#"path="/fermata.v1.LockAdmin/ListTables""#;
-    let why = "this server does not know the token";
+    let why = "the token is unknown to this server";
     audited(&server, &[refused, ANYBODY, path, why]).await;
     let nobody = client(trusting(&authority));
     assert!(is_denied(nobody.list_replicas().await));

@@ -182,7 +182,7 @@ async fn a_command_that_is_stopped_hears_what_refused_its_renewals() {
     let ended = locked.wait_with_output().unwrap();
     let said = said(&ended);
     assert_eq!(ended.status.code(), Some(70), "{said}");
-    let why = "no renewal came through: this server does not know the token";
+    let why = "no renewal succeeded: the token is unknown to this server";
     assert!(said.contains(why), "{said}");
     assert!(
         said.contains("(LOGIN_REFUSED); the lock on k may go to"),
@@ -239,7 +239,7 @@ async fn commands_tell_that_a_server_shows_the_certificate_of_its_ca() {
     let said = said(&refused);
     assert_eq!(refused.status.code(), Some(69), "{said}");
     assert!(
-        said.contains("the server shows a CA's own certificate"),
+        said.contains("the server shows the certificate of a CA"),
         "{said}"
     );
 }

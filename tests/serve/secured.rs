@@ -259,7 +259,7 @@ async fn clients_are_known_by_token_certificate_or_socket() {
     });
     let refused = misled.list_tables().await.unwrap_err().to_string();
     assert!(
-        refused.contains("not signed by the CA that was named"),
+        refused.contains("not signed by the configured CA"),
         "{refused}"
     );
 }
@@ -497,7 +497,7 @@ fn what_is_missing_to_be_reached_by_others_is_named() {
     let tls = ["--client-tls-certificate", &cert, "--client-tls-key", &key];
     let open = ["--listen", "0.0.0.0:0"];
     for (args, words) in [
-        (open.to_vec(), "neither encrypted nor are its clients known"),
+        (open.to_vec(), "neither encryption nor logins protect it"),
         (
             [&open[..], &tls].concat(),
             "its clients are not known. Set auth.tokens_file",
@@ -508,15 +508,15 @@ fn what_is_missing_to_be_reached_by_others_is_named() {
         ),
         (
             vec!["--client-tls-certificate", &cert],
-            "tls.cert_file and tls.key_file belong together",
+            "tls.cert_file and tls.key_file must be set together",
         ),
         (
             vec!["--client-tls-ca", &cert],
-            "tls.client_ca_file: clients show certificates only",
+            "tls.client_ca_file needs tls.cert_file",
         ),
         (
             vec!["--rules-file", &rules],
-            "auth.rules_file: rules are for clients that are known",
+            "auth.rules_file: rules need known clients",
         ),
         (
             vec!["--tokens-file", &tokens, "--rules-file", &rules],

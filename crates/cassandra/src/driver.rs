@@ -336,7 +336,7 @@ fn has_datacenter(
     }
     let names: Vec<_> = known.keys().map(String::as_str).collect();
     Err(ConnectFault::Unreachable(format!(
-        "no node is in the datacenter {wanted:?} of consistency local_quorum; the cluster has {}",
+        "the datacenter {wanted:?}, which local_quorum needs, has no node; the cluster has {}",
         names.join(", ")
     )))
 }

@@ -39,7 +39,7 @@ impl Failure {
         let failure = Failure::from(error);
         match failure.code {
             exit::IO => {
-                let message = format!("{done}; that cannot be printed: {failure}");
+                let message = format!("{done}, but the result cannot be printed: {failure}");
                 Failure { message, ..failure }
             }
             _ => failure,

@@ -201,7 +201,7 @@ impl Remote {
         let of_certificate = whence(&self.certificate, "--certificate", CERTIFICATE_VARIABLE);
         let of_key = whence(&self.certificate_key, "--certificate-key", KEY_VARIABLE);
         let alone = |whence, what, option, variable| {
-            let words = format!("{whence}: {what}: name that with {option}, or {variable}");
+            let words = format!("{whence}: {what}; name it with {option}, or {variable}");
             Err(Failure::usage(words))
         };
         let own = match (certificate, key) {

@@ -13,7 +13,7 @@ pub struct Span(Duration);
 
 /// A malformed span.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no span of time; write a number with its unit: 500ms, 10s, 1m30s or 2h")]
+#[error("{0:?} is not a span of time; write a number with its unit: 500ms, 10s, 1m30s or 2h")]
 pub struct SpanError(String);
 
 /// `ms` stands before `m` and `s` for parsing.

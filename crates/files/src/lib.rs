@@ -21,7 +21,7 @@ pub enum ReadError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// It is a pipe, a device, a directory or a socket.
-    #[error("it is no regular file")]
+    #[error("it is not a regular file")]
     NotRegular,
     /// It holds more than it may.
     #[error("it has more than {max} bytes")]
@@ -30,7 +30,7 @@ pub enum ReadError {
         max: u64,
     },
     /// Its bytes are no text.
-    #[error("it is no text in UTF-8")]
+    #[error("it is not UTF-8 text")]
     NotText,
 }
 

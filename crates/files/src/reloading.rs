@@ -77,7 +77,7 @@ impl<T: Clone + Send + 'static> ReloadingFile<T> {
         if hangs && !std::mem::replace(&mut state.is_hang_logged, true) {
             let what = self.0.what;
             tracing::warn!(
-                "{what}: a read takes too long, as on a file system that hangs; keeping the previous version"
+                "{what}: the read takes too long (does the file system hang?); keeping the previous version"
             );
         }
         state.value.clone()
@@ -87,7 +87,7 @@ impl<T: Clone + Send + 'static> ReloadingFile<T> {
     pub fn failure(&self) -> Option<String> {
         let state = self.0.state.lock();
         match state.hangs_for() {
-            Some(span) => Some(format!("a read of it goes on for {} s", span.as_secs())),
+            Some(span) => Some(format!("the read has not ended for {} s", span.as_secs())),
             None => state.failure.clone(),
         }
     }
@@ -103,7 +103,7 @@ impl<T: Clone + Send + 'static> ReloadingFile<T> {
             shared.end(&mut shared.state.lock(), began, came);
         });
         if let Err(error) = spawned {
-            let came = Err(format!("there is no thread to read it: {error}"));
+            let came = Err(format!("cannot start a thread for the read: {error}"));
             self.0.end(state, began, came);
         }
     }
@@ -190,7 +190,10 @@ mod tests {
             assert_eq!(file.value(Duration::ZERO), 1);
         }
         let failure = file.failure().unwrap();
-        assert!(failure.starts_with("a read of it goes on for"), "{failure}");
+        assert!(
+            failure.starts_with("the read has not ended for"),
+            "{failure}"
+        );
         assert!(start.elapsed() >= HANGS_AFTER);
         assert_eq!(begun.load(Ordering::Relaxed), 1);
         feed.send(Ok(2)).unwrap();

@@ -77,7 +77,7 @@ fn read(file: &Path) -> Result<Vec<u8>, String> {
 /// The certificate and the key of these files are not of each other.
 pub fn not_a_pair(certificate_file: &Path, key_file: &Path, error: &Error) -> String {
     let (certificate, key) = (certificate_file.display(), key_file.display());
-    format!("{certificate} and {key} do not go together: {error}")
+    format!("{certificate} and {key} do not match: {error}")
 }
 
 fn unusable_pem(file: &Path, what: &str, error: &pem::Error) -> String {
@@ -89,7 +89,7 @@ fn unusable_pem(file: &Path, what: &str, error: &pem::Error) -> String {
 }
 
 /// The signer of the other side's certificate, if a file names it.
-pub const NAMED_CA: &str = "the CA that was named";
+pub const NAMED_CA: &str = "the configured CA";
 
 /// The reason of TLS for a broken connection to `whom`, whose certificate `signer` must have signed.
 pub fn distrust(error: &io::Error, whom: &str, signer: &str) -> Option<String> {
@@ -101,7 +101,7 @@ pub fn distrust(error: &io::Error, whom: &str, signer: &str) -> Option<String> {
         ) => format!("{whom}'s certificate is not signed by {signer}"),
         Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => format!("{whom}'s certificate is not for the address it is reached at ({error})"),
+        ) => format!("{whom}'s certificate does not name the address of the connection ({error})"),
         Error::InvalidCertificate(
             CertificateError::Expired | CertificateError::ExpiredContext { .. },
         ) => format!("{whom}'s certificate has expired, or the clock of this machine is wrong"),
@@ -111,11 +111,13 @@ pub fn distrust(error: &io::Error, whom: &str, signer: &str) -> Option<String> {
             format!("{whom}'s certificate is not valid yet, or the clock of this machine is wrong")
         }
         Error::InvalidCertificate(CertificateError::Other(other)) if is_of_a_ca(other) => {
-            format!("{whom} shows a CA's own certificate; it needs one that the CA signed for it")
+            format!(
+                "{whom} shows the certificate of a CA; it needs a certificate that the CA signed for it"
+            )
         }
         Error::NoCertificatesPresented => format!("{whom} shows no certificate"),
         Error::AlertReceived(alert) => {
-            format!("{whom} refused our certificate, or that we have none ({alert:?})")
+            format!("{whom} refused our certificate, or requires one and got none ({alert:?})")
         }
         Error::InvalidMessage(_) => format!("{whom} does not speak TLS ({error})"),
         other => other.to_string(),

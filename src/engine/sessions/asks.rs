@@ -70,7 +70,7 @@ impl KeeperAsks {
     ) -> Result<(Shared<Ask>, Duration), EngineError> {
         let mut asks = open(&self.open);
         if asks.len() >= self.max && !asks.contains_key(&session) {
-            let words = "too many sessions are being looked for";
+            let words = "too many sessions are being looked up";
             return Err(EngineError::Unavailable(words.to_owned()));
         }
         let found = asks.entry(session).or_insert_with(|| {

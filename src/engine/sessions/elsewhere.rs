@@ -152,7 +152,7 @@ async fn ask_keeper(sessions: &Arc<Sessions>, session: SessionId) -> Result<Rene
                 continue;
             }
             Presence::Suspected | Presence::Unsure => {
-                return Err(unreachable("is silent, and not declared down yet"));
+                return Err(unreachable("is silent, but not declared down yet"));
             }
         };
         let sent = sessions.local.clock.boot();
@@ -188,7 +188,7 @@ async fn ask_keeper(sessions: &Arc<Sessions>, session: SessionId) -> Result<Rene
 }
 
 fn unreachable(why: &str) -> EngineError {
-    EngineError::Unavailable(format!("the replica that keeps the session {why}"))
+    EngineError::Unavailable(format!("the keeper of the session {why}"))
 }
 
 async fn read_keeper(sessions: &Arc<Sessions>, session: SessionId) -> Result<Keeper, EngineError> {

@@ -95,7 +95,7 @@ pub(super) async fn was_taken(
         match sessions.rows.load_session(row.id).await {
             Ok(found) => return Ok(found.as_ref() == Some(row)),
             Err(error) => {
-                tracing::debug!(session = %row.id, %error, "could not look a session up yet");
+                tracing::debug!(session = %row.id, %error, "could not read the row of a session; retrying");
             }
         }
         sessions.local.back_off(tries).await;
@@ -172,7 +172,7 @@ enum Requested {
 async fn request(sessions: &Arc<Sessions>, row: SessionRow) -> Result<Requested, EngineError> {
     let no_way = || {
         EngineError::Unavailable(
-            "the replica that keeps this session cannot be called, and has not handed it over yet"
+            "the keeper of this session cannot be called, and has not handed the session over yet"
                 .to_owned(),
         )
     };

@@ -70,7 +70,7 @@ fn the_name_of_an_entry_is_no_lock_ref_and_the_other_way_round() {
     assert_eq!(fault("default/k#17"), "it has no '.' after the number");
     let refused = format!("default/k#17.{NONE}").parse::<EntryName>();
     let refused = refused.map_err(|error| error.to_string());
-    assert!(refused.unwrap_err().contains("that would be a lockRef"));
+    assert!(refused.unwrap_err().contains("as in a lockRef"));
     for (text, what) in [
         ("default/k", "it has no '#' after the key"),
         ("default/k#017", "its number is malformed"),
@@ -101,14 +101,14 @@ fn a_text_with_a_part_missing_or_too_much_says_which() {
     let max = LockRef::TEXT_BYTES_MAX;
     assert_eq!(
         fault(&too_long),
-        format!("it has {bytes} bytes, and none has more than {max}")
+        format!("it has {bytes} bytes; the limit is {max}")
     );
     let longest = "x".repeat(max);
     assert_eq!(fault(&longest), "it has no '/' after the table");
     let too_long = format!("default/{}#17._", "k".repeat(1025));
     assert_eq!(
         fault(&too_long),
-        "its key has 1025 bytes, and none has more than 1024"
+        "its key has 1025 bytes; the limit is 1024"
     );
 }
 

@@ -156,7 +156,7 @@ impl AllAccounts {
             let Some(largest) = largest.map(|(number, _)| *number) else {
                 return;
             };
-            let why = "it holds most of limits.bytes_in_flight_max";
+            let why = "limits.bytes_in_flight_max was exceeded: the largest connection of the largest client";
             self.cut(&mut open, largest, why);
         }
     }

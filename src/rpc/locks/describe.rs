@@ -66,7 +66,7 @@ impl DescribeLock {
                 // It has no memory of the key, or the key changed its home meanwhile.
                 Ok(None) => {}
                 Err(why) => {
-                    tracing::debug!(replica = %peer.id, why, "the home of a key did not describe it");
+                    tracing::debug!(replica = %peer.id, why, "the home of a key did not describe the key");
                 }
             }
         }

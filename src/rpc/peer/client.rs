@@ -158,7 +158,9 @@ impl PeerClient {
         response.and_then(|served| {
             let renewals = served.answer.renewals;
             if renewals.len() != ask.lock_refs.len() {
-                return ForwardOutcome::Unknown("it does not answer each lockRef".to_owned());
+                return ForwardOutcome::Unknown(
+                    "the answer does not cover each lockRef".to_owned(),
+                );
             }
             let each = renewals.into_iter().map(|renewal| outcome(to, renewal));
             ForwardOutcome::Answered(each.collect())
@@ -269,7 +271,7 @@ impl PeerClient {
             None => "http",
         };
         let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
-            .map_err(|error| format!("{address} is no address: {error}"))?;
+            .map_err(|error| format!("{address} is not an address: {error}"))?;
         let endpoint = endpoint
             .initial_stream_window_size(window)
             .initial_connection_window_size(window.saturating_mul(4).min(i32::MAX as u32))
@@ -314,7 +316,7 @@ impl PeerClient {
             return (true, why);
         }
         if caused_by::<TimeoutExpired>(status) {
-            return (false, "its time has passed".to_owned());
+            return (false, "the deadline of the call passed".to_owned());
         }
         if status.source().is_some() {
             // The next call would wait for nothing, too.

@@ -102,7 +102,7 @@ fn sniffed(address: String, plain: TcpStream) -> Box<dyn Wire> {
         if !is_tls {
             return Ok(());
         }
-        let why = "the replica speaks TLS, and peers.tls is not set here";
+        let why = "the replica speaks TLS, but peers.tls is not set here";
         refused(&address, why);
         Err(io::Error::new(io::ErrorKind::InvalidData, why))
     });

@@ -159,12 +159,7 @@ mod tests {
                 "cert",
                 ["key_file: ", "holds no private key"],
             ),
-            (
-                "cert",
-                "cert",
-                "other",
-                ["key_file: ", "do not go together"],
-            ),
+            ("cert", "cert", "other", ["key_file: ", "do not match"]),
         ] {
             let Err(error) = read(ca, certificate, key) else {
                 panic!("{answered:?}: it was taken");

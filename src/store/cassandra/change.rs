@@ -63,7 +63,7 @@ impl Change {
         }
         if rows.len() > ROWS_MAX {
             return Err(StoreError::Unavailable(format!(
-                "a change of {} entries at once; the limit is {ROWS_MAX}",
+                "a change has {} entries; the limit is {ROWS_MAX}",
                 rows.len()
             )));
         }

@@ -33,7 +33,7 @@ fn damaged(what: impl Into<String>) -> StoreError {
 
 /// A number of ours as a `bigint`.
 pub(super) fn bigint(number: u64) -> Result<i64, StoreError> {
-    i64::try_from(number).map_err(|_| damaged(format!("{number} does not fit a bigint")))
+    i64::try_from(number).map_err(|_| damaged(format!("{number} does not fit into a bigint")))
 }
 
 /// A `bigint` as a number of ours.
@@ -152,7 +152,7 @@ impl First {
                     "its format is {format}, which this program does not know"
                 )));
             }
-            None => return Err(damaged("its format is not there")),
+            None => return Err(damaged("its format is missing")),
         }
         let mut counter = |column: &str| number(present(row.bigint(column)?, column)?);
         let version = counter("version")?;
@@ -187,7 +187,8 @@ impl First {
         };
         let ended = decode_ends(&present(row.blob("ended")?, "ended")?)?;
         let runs = present(row.blob("skip")?, "skip")?;
-        let runs = skip::decode(&runs).ok_or_else(|| damaged("its skip cannot be read"))?;
+        let runs =
+            skip::decode(&runs).ok_or_else(|| damaged("its column skip cannot be decoded"))?;
         let digest = present(row.bigint("digest")?, "digest")?.cast_unsigned();
         if version == 0 {
             return Err(damaged("its version is 0"));
@@ -223,7 +224,7 @@ impl First {
         let state = self.joined(rows)?;
         match digest::of(&state) == digest {
             true => Ok(state),
-            false => Err(damaged("its rows are not of one state, by their digest")),
+            false => Err(damaged("its rows do not match its digest")),
         }
     }
 
@@ -243,7 +244,7 @@ impl First {
             due = before(due, &self.runs);
             if seq != due {
                 return Err(damaged(format!(
-                    "a row is at entry {seq} where {due} is due"
+                    "the row of entry {due} is missing: entry {seq} is in its place"
                 )));
             }
             if let Some(entry) = entry_row(seq, row)? {
@@ -288,7 +289,11 @@ fn entry_row(seq: u64, mut row: Row) -> Result<Option<Arc<Entry>>, StoreError> {
         (None, Some(ttl)) => Liveness::Own {
             ttl_ms: ttl.cast_unsigned(),
         },
-        (None, None) => return Err(damaged(format!("entry {seq} lives by nothing"))),
+        (None, None) => {
+            return Err(damaged(format!(
+                "entry {seq} has neither a session nor a TTL"
+            )));
+        }
     };
     let entry = Entry {
         seq: Seq(seq),

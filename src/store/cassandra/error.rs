@@ -22,8 +22,8 @@ pub enum CassandraError {
     },
     /// Another version of this program made the tables.
     #[error(
-        "the keyspace {keyspace} has schema version {found}, and this program works with {known} only; nothing was \
-         changed. Run the program that it belongs to, or name another keyspace"
+        "the keyspace {keyspace} has schema version {found}, but this program works with {known} only; nothing was changed. \
+         Run the fermata of that schema version, or name another keyspace"
     )]
     OtherSchema {
         /// The keyspace.
@@ -46,10 +46,10 @@ pub enum CassandraError {
     },
     /// Replicas with another setting use the keyspace.
     #[error(
-        "the replicas of the keyspace {keyspace} use consistency {stored}, and this one is set to {configured}: set \
-         store.cassandra.consistency (--consistency) and store.cassandra.datacenter (--datacenter) as theirs are. To change \
-         it for all, stop all replicas, then run in cqlsh: DELETE FROM \"{keyspace}\".membership WHERE part = 'majority' \
-         AND id = 00000000-0000-0000-0000-000000000000 IF EXISTS"
+        "the replicas of the keyspace {keyspace} use consistency {stored}, but this one is set to {configured}: set \
+         store.cassandra.consistency (--consistency) and store.cassandra.datacenter (--datacenter) like theirs. To change the \
+         consistency of all, stop all replicas, then run in cqlsh: DELETE FROM \"{keyspace}\".membership WHERE part = \
+         'majority' AND id = 00000000-0000-0000-0000-000000000000 IF EXISTS"
     )]
     OtherMajority {
         /// The keyspace.

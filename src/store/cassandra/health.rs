@@ -102,7 +102,7 @@ pub(super) async fn look(
                     format!(
                         "the schema has version {found}; this program works with {VERSION} only"
                     ),
-                    "run the program that the schema belongs to, or name another keyspace",
+                    "run the fermata of that schema version, or name another keyspace",
                 )),
                 None => findings.push(wrong("the schema has no version", apply)),
             }
@@ -117,7 +117,7 @@ fn judge_preference(datacenter: Option<&str>, known: &Datacenters) -> Option<Fin
     let name = datacenter.filter(|name| !known.is_empty() && !known.contains_key(*name))?;
     Some(advice(
         format!(
-            "there is no datacenter {name:?} to prefer; the cluster has {}",
+            "the preferred datacenter {name:?} does not exist; the cluster has {}",
             described(known)
         ),
         "name one of these in store.cassandra.datacenter (--datacenter), or none",
@@ -134,8 +134,8 @@ fn judge_local(copies: &Copies, options: &CassandraOptions) -> Option<Finding> {
                 "the keyspace has no copies in the datacenter {name:?} of consistency local_quorum; it has them in {}",
                 copies.lives_in.join(", ")
             ),
-            "name that one in store.cassandra.datacenter (--datacenter), or set store.cassandra.consistency (--consistency) \
-             to quorum",
+            "name one of these in store.cassandra.datacenter (--datacenter), or set store.cassandra.consistency \
+             (--consistency) to quorum",
         )
     })
 }
@@ -203,7 +203,7 @@ fn judge_copies(
     };
     if majority == Majority::OneDatacenter && lives_in > 1 {
         findings.push(wrong(
-            "the keyspace lives in more than one datacenter, and LOCAL_QUORUM was asked for",
+            "the keyspace has copies in more than one datacenter, but consistency is local_quorum",
             "each datacenter would lock on its own: set store.cassandra.consistency (--consistency) to quorum",
         ));
     }

@@ -105,7 +105,7 @@ pub(super) fn encode(state: ReplicaState) -> Result<i32, StoreError> {
         ReplicaState::Up(times) => i32::try_from(times)
             .ok()
             .filter(|times| *times > 0)
-            .ok_or_else(|| StoreError::Damaged(format!("{state:?} is no state"))),
+            .ok_or_else(|| StoreError::Damaged(format!("{state:?} is not a valid replica state"))),
         ReplicaState::Down => Ok(DOWN),
         ReplicaState::Stopped => Ok(STOPPED),
     }
@@ -116,7 +116,9 @@ fn state_of(cell: i32) -> Result<ReplicaState, StoreError> {
         DOWN => Ok(ReplicaState::Down),
         STOPPED => Ok(ReplicaState::Stopped),
         times if times > 0 => Ok(ReplicaState::Up(times.cast_unsigned())),
-        other => Err(StoreError::Damaged(format!("the state {other} is none"))),
+        other => Err(StoreError::Damaged(format!(
+            "unknown replica state {other}"
+        ))),
     }
 }
 

@@ -25,7 +25,7 @@ pub enum Replication {
 
 /// Why a text is no replication.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not DATACENTER=COPIES[,DATACENTER=COPIES…] nor simple=COPIES")]
+#[error("{0:?} is neither DATACENTER=COPIES[,DATACENTER=COPIES…] nor simple=COPIES")]
 pub struct ReplicationError(String);
 
 impl std::str::FromStr for Replication {

@@ -29,7 +29,8 @@ pub enum RestoredError {
     Store(#[from] StoreError),
     /// A replica works on it.
     #[error(
-        "the replica {} (at {}) is running: stop all replicas, restore the tables, and run this before one is started",
+        "the replica {} (at {}) is running: stop all replicas, restore the tables, and run this command before you start a \
+         replica",
         .0.id, .0.address
     )]
     Running(Box<ReplicaRow>),
@@ -43,7 +44,7 @@ pub enum RestoredError {
     },
     /// No token can lie so high.
     #[error(
-        "{above} is more than two days ahead of the clock, which is {now_us}: no token on Cassandra is"
+        "{above} is more than two days ahead of the clock ({now_us}), the limit of fencing tokens on Cassandra"
     )]
     TooHigh {
         /// What is to be exceeded.
@@ -140,6 +141,6 @@ impl CassandraStore {
         let floor = row.map(|mut row| row.bigint("fence_floor")).transpose()?;
         let floor = floor.flatten().unwrap_or(0);
         u64::try_from(floor)
-            .map_err(|_| StoreError::Damaged(format!("the floor of fences is {floor}")))
+            .map_err(|_| StoreError::Damaged(format!("the fence floor is {floor}, below 0")))
     }
 }

@@ -83,7 +83,7 @@ impl CassandraStore {
         match last {
             None => Ok(()),
             Some(last) => Err(StoreError::Unavailable(format!(
-                "{failed} of {} ranges of tokens: {last}",
+                "{failed} of {} token ranges could not be read: {last}",
                 ranges.len()
             ))),
         }
@@ -136,10 +136,12 @@ pub(super) fn live_key(
     let next = present(row.bigint("next")?, "next")?;
     let key = present(row.text("key")?, "key")?;
     let key = Key::parse(&key, Key::BYTES_MAX).map_err(|error| {
-        StoreError::Damaged(format!("the table {table} holds no key of ours: {error}"))
+        StoreError::Damaged(format!("the table {table} holds a malformed key: {error}"))
     })?;
     if head < 0 {
-        return Err(StoreError::Damaged(format!("the head of {key} is {head}")));
+        return Err(StoreError::Damaged(format!(
+            "the head of {key} is {head}, below 0"
+        )));
     }
     Ok((head < next).then_some((key, home)))
 }

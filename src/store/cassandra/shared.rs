@@ -35,7 +35,7 @@ impl ClusterStore for CassandraStore {
         {
             let id = row.id;
             return Err(StoreError::Unavailable(format!(
-                "the replica {id} was announced before, and its state is {met:?} by now"
+                "the replica {id} was announced before, and its state is now {met:?}"
             )));
         }
         self.heartbeat(row.id, row.heartbeat).await?;

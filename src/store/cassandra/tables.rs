@@ -88,7 +88,7 @@ impl TableKind {
             && grace < GC_GRACE_S
         {
             let wanted = format!("gc_grace_seconds = {GC_GRACE_S}");
-            let why = "what transactions remember may come back";
+            let why = "deleted rows may come back from the memory of transactions";
             differs(format!("gc_grace_seconds = {grace}"), wanted, why, true);
         }
         if let Some(ttl) = found.default_time_to_live.filter(|ttl| *ttl != 0) {
@@ -98,11 +98,11 @@ impl TableKind {
         }
         if let Some(repair) = found.read_repair.as_ref().filter(|r| *r != "BLOCKING") {
             let wanted = "read_repair = 'BLOCKING'".to_owned();
-            let why = "what one read showed the next one may not show";
+            let why = "a later read may miss a value that an earlier one returned";
             differs(format!("read_repair = '{repair}'"), wanted, why, true);
         }
         if let Some(retry) = found.speculative_retry.as_ref().filter(|r| !is_soon(r)) {
-            let why = "while a node hangs, keys that it has a copy of stand still";
+            let why = "while a node hangs, keys with a copy on it stand still";
             let is = format!("speculative_retry = '{retry}'");
             differs(is, speculative_retry(), why, false);
         }

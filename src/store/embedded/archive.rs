@@ -28,7 +28,7 @@ const ROW_BYTES_MAX: usize = 256 * 1024 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// It begins as something else.
-    #[error("it is no backup of an embedded store, or of another version")]
+    #[error("it is not a backup of an embedded store, or has another version")]
     Other,
     /// It is one, and was changed or cut off since.
     #[error("it is damaged: {0}")]
@@ -164,7 +164,7 @@ impl<R: Read> ArchiveReader<R> {
         if kind == END {
             return self.end().map(|()| None);
         }
-        let kind = RowKind::of(kind).ok_or(ArchiveError::Damaged("a row is of no known kind"))?;
+        let kind = RowKind::of(kind).ok_or(ArchiveError::Damaged("a row has an unknown kind"))?;
         let [key_length, value_length] = [self.array()?, self.array()?].map(u32::from_be_bytes);
         let key = self.bytes(key_length)?;
         let value = self.bytes(value_length)?;
@@ -181,7 +181,7 @@ impl<R: Read> ArchiveReader<R> {
         }
         match self.from.read(&mut [0])? {
             0 => Ok(()),
-            _ => Err(ArchiveError::Damaged("something follows its end")),
+            _ => Err(ArchiveError::Damaged("bytes follow its end")),
         }
     }
 

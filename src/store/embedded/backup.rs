@@ -63,13 +63,13 @@ pub struct Restored {
 pub enum RestoreError {
     /// The directory has a store.
     #[error(
-        "{} has a store already, which may be newer. Name a directory without one, or move that one's `store` away first",
+        "{} already has a store, which may be newer. Name a directory without a store, or move its directory `store` away first",
         .0.display()
     )]
     Exists(std::path::PathBuf),
     /// The token that is to be exceeded lies too far ahead of the clock.
     #[error(
-        "{above} is more than a year ahead of the clock, which is {now_us}: tokens are microseconds since 1970"
+        "{above} is more than a year ahead of the clock ({now_us}); tokens are microseconds since 1970"
     )]
     TooHigh {
         /// It.
@@ -224,7 +224,7 @@ impl BackupStore for EmbeddedStore {
                 Ok(true) => return,
                 Ok(false) => gate.ready().err().unwrap_or_else(|| {
                     let words =
-                        "the backup was not taken in time, or the store was opened again meanwhile";
+                        "the client did not read the backup in time, or the store was opened again meanwhile";
                     StoreError::Unavailable(words.to_owned())
                 }),
                 Err(error) => error,

@@ -19,8 +19,8 @@ pub enum EmbeddedOpenError {
     },
     /// It holds something that is no whole store.
     #[error(
-        "{} is damaged: {what}. Nothing was overwritten. Restore the directory that it lies in from a backup, \
-         or move that directory away to begin with no locks and no data",
+        "{} is damaged: {what}. Nothing was overwritten. Restore its directory from a backup, or move the directory away to \
+         begin without locks and data",
         .path.display()
     )]
     Damaged {

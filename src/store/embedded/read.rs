@@ -78,7 +78,9 @@ pub(super) fn live(
             break;
         }
         let Some(state) = state(&locks, &entry_table, &id)? else {
-            return Err(Fault::Row(format!("{id} has entries and no lock")));
+            return Err(Fault::Row(format!(
+                "{id} has entries, but no row of its lock"
+            )));
         };
         from = entries_of(&key_row(&id)).1;
         listed.push(Listed { key: id.key, state });

@@ -198,12 +198,12 @@ impl Writer {
         if self.directory.format()?.store != self.store {
             return Err(EmbeddedOpenError::damaged(
                 &path,
-                "it is another store than before",
+                "it belongs to another store than before",
             ));
         }
         let opened = self.medium.open(&path)?;
         if opened.commits < self.commits {
-            let what = "it lacks what was acknowledged, as a backup would";
+            let what = "it lacks acknowledged changes (was a backup restored?)";
             return Err(EmbeddedOpenError::damaged(&path, what));
         }
         // A full disk reads well: without this the store would be open again until the next change, and closed again.

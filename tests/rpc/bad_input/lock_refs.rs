@@ -16,7 +16,7 @@ pub fn lock_refs(stage: &Stage) -> Vec<Row> {
     let (key, seq) = key.rsplit_once('#').unwrap();
     assert_eq!((key, seq), ("default/orders%2042", "1"));
 
-    let length = format!("it has {} bytes, and none", entry.len() + 4_001);
+    let length = format!("it has {} bytes; the limit", entry.len() + 4_001);
     for (what, text, words) in [
         ("a long secret", format!("{entry}0"), "its secret"),
         (

@@ -54,7 +54,7 @@ pub fn ends_by_force(stage: &Stage) -> Vec<Row> {
     for (name, expected) in [
         ("", missing()),
         (key, broken("it has no '#'")),
-        (full, broken("something stands behind its number")),
+        (full, broken("there is text after its number")),
         (&format!("{name}@7"), broken("its number")),
         (&format!("default/{KEY}#1"), broken("its key is not in")),
         (&format!("{key}#3"), never_issued()),

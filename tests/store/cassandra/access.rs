@@ -140,7 +140,10 @@ async fn the_commands_reach_it_by_flags_variables_and_a_file_and_tell_what_could
     };
     let (code, _, answered) = run(&["apply"], &stranger).await;
     assert_eq!(code, Some(69), "{answered}");
-    assert!(answered.contains("not signed by the CA"), "{answered}");
+    assert!(
+        answered.contains("not signed by the configured CA"),
+        "{answered}"
+    );
 
     let (code, _, answered) = run(&["apply", "--replication", "datacenter1=1"], &ca_file).await;
     assert_eq!(code, Some(0), "{answered}");
@@ -209,7 +212,7 @@ async fn who_has_a_certificate_and_a_password_is_admitted_and_nobody_else() {
         ..guarded.options()
     };
     match CassandraStore::open(options).await.map(drop) {
-        Err(CassandraError::Unreachable(what)) => assert!(what.contains("wants TLS"), "{what}"),
+        Err(CassandraError::Unreachable(what)) => assert!(what.contains("requires TLS"), "{what}"),
         other => panic!("{other:?}"),
     }
 }
@@ -231,7 +234,10 @@ async fn a_node_that_another_authority_knows_is_not_trusted() {
                 tls: Some(tls),
                 ..guarded.options()
             };
-            says(CassandraStore::open(options).await, "not signed by the CA");
+            says(
+                CassandraStore::open(options).await,
+                "not signed by the configured CA",
+            );
         }
     }
 }
@@ -287,6 +293,6 @@ async fn a_certificate_for_another_address_counts_only_where_addresses_are_not_c
         };
         CassandraStore::open(options).await
     };
-    says(opened(true).await, "not for the address");
+    says(opened(true).await, "does not name the address");
     opened(false).await.unwrap();
 }

@@ -22,7 +22,7 @@ async fn with_the_majority_of_one_datacenter_its_name_is_that_of_one() {
     apply(&store, &id("local"), &none, &with_entry(&none, 1)).await;
     let refused = CassandraStore::open(options("another")).await;
     let error = refused.map(drop).unwrap_err().to_string();
-    let words = "no node is in the datacenter \"another\" of consistency local_quorum; the cluster has datacenter1";
+    let words = "the datacenter \"another\", which local_quorum needs, has no node; the cluster has datacenter1";
     assert!(error.contains(words), "{error}");
 }
 

@@ -51,7 +51,7 @@ async fn a_keyspace_of_another_version_is_left_alone() {
             matches!(refused, CassandraError::OtherSchema { found, .. } if found == other),
             "{refused:?}"
         );
-        let said = format!("has schema version {other}, and this program works with");
+        let said = format!("has schema version {other}, but this program works with");
         assert!(refused.to_string().contains(&said), "{refused}");
         let refused = world.apply(&["default", "another"]).await.unwrap_err();
         assert!(

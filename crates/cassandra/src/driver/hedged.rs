@@ -64,7 +64,7 @@ fn sure<T>(answer: T, took_effect: impl Fn(&T) -> bool) -> Result<T, Unanswered>
         true => Ok(answer),
         false => Err(Unanswered {
             fault: Fault::Unknown(
-                "it was sent to two nodes, and the one that answered did not apply it".to_owned(),
+                "the transaction was sent to two nodes; one node did not apply it, and the other one may have".to_owned(),
             ),
             silence: Silence::Answered,
         }),

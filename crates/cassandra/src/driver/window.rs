@@ -186,7 +186,7 @@ impl Window {
                 limit = inside.limit.now(),
                 most = inside.limit.most(),
                 waited = ?self.within,
-                "Cassandra is overloaded: transactions found no room and were not begun"
+                "Cassandra is overloaded: transactions above the limit waited and were not begun"
             );
         }
     }

@@ -49,7 +49,7 @@ impl Background {
                 match Fault::new(&status) {
                     Fault::Ended(_) | Fault::NotFound(_) => return None,
                     Fault::Invalid(error) | Fault::Superseded(error) | Fault::Overtaken(error) => {
-                        tracing::debug!(%error, "left to expire");
+                        tracing::debug!(%error, "a call in the background was refused; leaving its entry or session to expire");
                         return None;
                     }
                     // A limit, a rule, or a proxy may deny a release for a while. An entry in a session would be held for as

@@ -193,6 +193,6 @@ fn status(state: i32, position: u32, fencing_token: u64) -> Result<LockStatus, S
         Ok(proto::LockState::Held) => Ok(LockStatus::Held { fencing_token }),
         Ok(proto::LockState::Waiting) => Ok(LockStatus::Waiting { position }),
         Ok(proto::LockState::Unspecified | proto::LockState::Lost | proto::LockState::Released)
-        | Err(_) => Err(unexpected(&format!("the state {state}"))),
+        | Err(_) => Err(unexpected(&format!("the lock state {state}"))),
     }
 }

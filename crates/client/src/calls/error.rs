@@ -41,7 +41,7 @@ pub enum CreateError {
     #[error("not allowed: {0}")]
     Denied(#[source] ServerError),
     /// No server could do it in time. If one did it after all, the entry is released in the background.
-    #[error("no server could do it in time: {0}")]
+    #[error("no server could serve the call in time: {0}")]
     Unavailable(#[source] ServerError),
     /// The server failed. Its words are all there is.
     #[error("the server failed: {0}")]
@@ -109,14 +109,14 @@ pub enum CriticalError {
     #[error("not allowed: {0}")]
     Denied(#[source] ServerError),
     /// No server could do it in time; nothing was written. Repeat it while the lock is valid.
-    #[error("no server could do it in time: {0}")]
+    #[error("no server could serve the call in time: {0}")]
     Unavailable(#[source] ServerError),
     /// The lock was taken over again while this call asked for its grant. Repeat the call.
     #[error("the lock was taken over by another replica: {0}")]
     Superseded(#[source] ServerError),
     /// Other processes with the lockRef called under it at the same time, and each time went first. This call did nothing: repeat
     /// it.
-    #[error("other processes use this lockRef as well, and went first; nothing was done: {0}")]
+    #[error("another process used this lockRef at the same time; this call did nothing: {0}")]
     Overtaken(#[source] ServerError),
     /// An attempt of this write may have taken effect: time was up before an answer, or its repeat was refused, as after a
     /// take-over, since another process with this lockRef may have written meanwhile. The lock may be held still: read the
@@ -162,7 +162,7 @@ pub enum ReleaseError {
     #[error("not allowed: {0}")]
     Denied(#[source] ServerError),
     /// No server could do it in time. It is tried further in the background, without the write, which was not done.
-    #[error("no server could do it in time: {0}")]
+    #[error("no server could serve the call in time: {0}")]
     Unavailable(#[source] ServerError),
     /// An attempt may have written the carried value: time was up, or its repeat was refused, as after a take-over, or where the
     /// lock is released by now. If it is not released yet, that is tried further in the background, without the write.
@@ -211,7 +211,7 @@ pub enum SessionError {
     #[error("not allowed: {0}")]
     Denied(#[source] ServerError),
     /// No server could do it in time.
-    #[error("no server could do it in time: {0}")]
+    #[error("no server could serve the call in time: {0}")]
     Unavailable(#[source] ServerError),
     /// The server failed. Its words are all there is.
     #[error("the server failed: {0}")]
@@ -230,7 +230,7 @@ pub enum CallError {
     #[error("{0}")]
     NotFound(#[source] ServerError),
     /// The lockRef that was named has already ended.
-    #[error("it has already ended: {0}")]
+    #[error("the lockRef has already ended: {0}")]
     Ended(#[source] Lost),
     /// A limit is reached. Come again later.
     #[error("a limit is reached: {0}")]
@@ -239,7 +239,7 @@ pub enum CallError {
     #[error("not allowed: {0}")]
     Denied(#[source] ServerError),
     /// No server could do it in time.
-    #[error("no server could do it in time: {0}")]
+    #[error("no server could serve the call in time: {0}")]
     Unavailable(#[source] ServerError),
     /// The server failed. Its words are all there is.
     #[error("the server failed: {0}")]

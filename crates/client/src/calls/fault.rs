@@ -216,14 +216,14 @@ mod tests {
     fn a_lock_ref_that_is_not_known_names_its_reason_once() {
         let fault = Fault::NotFound(ServerError {
             code: Code::NotFound,
-            message: "there was never such a lockRef, or such an entry".to_owned(),
+            message: "this lockRef or entry was never issued".to_owned(),
             reason: "NEVER_ISSUED".to_owned(),
             retry_after: None,
         });
         let lost = fault.ended().unwrap();
         assert_eq!(
             lost.to_string(),
-            "there was never such a lockRef, or such an entry (NEVER_ISSUED)"
+            "this lockRef or entry was never issued (NEVER_ISSUED)"
         );
     }
 }

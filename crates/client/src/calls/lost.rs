@@ -96,8 +96,8 @@ impl Lost {
     /// `why`: the failure of the last attempt to keep it alive, where one failed.
     pub(crate) fn validity_ended(why: Option<impl fmt::Display>) -> Lost {
         let detail = match why {
-            None => "no server answered in time to keep it alive".to_owned(),
-            Some(why) => format!("it could not be kept alive in time: {why}"),
+            None => "no renewal was answered before the validity ended".to_owned(),
+            Some(why) => format!("no renewal succeeded before the validity ended: {why}"),
         };
         Lost::new(LostReason::ValidityEnded, detail)
     }

@@ -257,7 +257,7 @@ impl LockGuard {
         {
             Ok(_) => self.held = false,
             Err(status) if Fault::new(&status).ended().is_ok() => self.held = false,
-            Err(status) => tracing::debug!(code = ?status.code(), "not released yet"),
+            Err(status) => tracing::debug!(code = ?status.code(), "could not release a lock yet"),
         }
     }
 

@@ -158,7 +158,7 @@ impl HeldLock {
                 Err(status) => match Fault::new(&status).ended() {
                     Ok(lost) => return lost,
                     Err(_) => {
-                        tracing::debug!(code = ?status.code(), "a lock is asked about again");
+                        tracing::debug!(code = ?status.code(), "could not confirm a lock; retrying");
                         self.own.last_failure.note(ServerError::new(&status));
                         pause = backoff.next(retry_delay(&status));
                     }
@@ -256,9 +256,7 @@ impl HeldLock {
                 Ok(())
             }
             // A holder does not become a waiter again.
-            LockStatus::Waiting { .. } => {
-                Err(unexpected("an entry in the queue for a lock that is held"))
-            }
+            LockStatus::Waiting { .. } => Err(unexpected("WAITING for a lock that is held")),
         }
     }
 

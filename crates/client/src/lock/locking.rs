@@ -78,7 +78,7 @@ async fn try_lock(
         Err(WaitError::TimedOut { .. }) => {
             // If that fails the entry expires; there is no lock in either case.
             if let Err(error) = entry.give_up().await {
-                tracing::debug!(%error, "an entry is left to expire");
+                tracing::debug!(%error, "could not release an entry; leaving it to expire");
             }
             Ok(None)
         }

@@ -73,7 +73,7 @@ impl QueueEntry {
         end: Option<Moment>,
         backoff: &mut Backoff,
     ) -> Result<(), WaitError> {
-        tracing::debug!("an entry that was lost while it waited is made again");
+        tracing::debug!("a waiting entry was lost; creating another one");
         let lost_at = self.client.now();
         // The new entry may be lost at once; do not make a busy loop of that.
         self.pause(backoff.next(None), end).await?;
@@ -107,7 +107,7 @@ impl QueueEntry {
         if self.phase != EntryPhase::Taken {
             return Err(WaitError::Lost(Lost::new(
                 LostReason::Released,
-                "this entry has become a lock, or has ended, already",
+                "this entry has already become a lock, or has ended",
             )));
         }
         let client = self.client.clone();
@@ -246,7 +246,7 @@ impl QueueEntry {
         if end.is_some_and(|end| now >= end) {
             return Err(self.timed_out());
         }
-        tracing::debug!(code = ?status.code(), "a wait is resumed");
+        tracing::debug!(code = ?status.code(), "a wait was interrupted; resuming it");
         // A server is to learn of the entry before its TTL has passed.
         let pause_max = self.known.ttl / RENEWALS_PER_TTL;
         let pause_max = not_before.unwrap_or_default().max(pause_max);
@@ -303,7 +303,7 @@ impl QueueEntry {
         // A session is renewed by itself, and a durable lock is as safe as that.
         if has_ended && (lease.is_none() || !promise.durable) {
             return Err(WaitBroken::Call(Status::deadline_exceeded(
-                "the answer came after the end of what it promised",
+                "the answer arrived after its valid_for had passed",
             )));
         }
         let lease = lease.unwrap_or_else(|| {

@@ -102,7 +102,7 @@ impl Watcher {
                     {
                         self.client.leave(self.at);
                     }
-                    tracing::debug!(%error, "a watch is opened again");
+                    tracing::debug!(%error, "a watch failed; opening it again");
                     sleep(self.backoff.next(error.retry_after)).await;
                 }
             }

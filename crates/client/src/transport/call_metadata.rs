@@ -56,7 +56,10 @@ impl CallMetadata {
         let Some(why) = failure.filter(|_| status.code() == Code::Unauthenticated) else {
             return status;
         };
-        let words = format!("{}; its file cannot be read again: {why}", status.message());
+        let words = format!(
+            "{}; the token file cannot be read again: {why}",
+            status.message()
+        );
         in_other_words(status, words)
     }
 }

@@ -116,7 +116,7 @@ impl Dialer {
                 Endpoint::from_static(SOCKET_URI),
                 Route::Socket(path.into()),
             ),
-            Some(_) => return Err(invalid("write unix:/PATH, from the root on")),
+            Some(_) => return Err(invalid("write unix:/PATH with an absolute path")),
             None => {
                 // `http://` may be left out. tonic knows nothing of TLS, which is below it.
                 let (scheme, rest) = endpoint.split_once("://").unwrap_or(("http", endpoint));
@@ -132,12 +132,12 @@ impl Dialer {
                         let no_ca = |_| ConnectError::NoCa { endpoint: named() };
                         (parsed?.origin(origin), Route::Tls(tls.map_err(no_ca)?))
                     }
-                    _ => return Err(invalid("only http://, https:// and unix: are spoken")),
+                    _ => return Err(invalid("it must begin with http://, https:// or unix:")),
                 }
             }
         };
         if parsed.uri().port().is_none() {
-            return Err(invalid("it names no port below 65536"));
+            return Err(invalid("it needs a port of at most 65535"));
         }
         let endpoint = parsed
             .http2_keep_alive_interval(options.ping_interval)
@@ -256,7 +256,7 @@ fn plain(
     if options.token.is_some() && !is_here {
         tracing::warn!(
             endpoint = %parsed.uri(),
-            "the connection is not encrypted: everybody on the way can read the token"
+            "the connection is not encrypted: the network can read the token"
         );
     }
     Ok(parsed)
@@ -279,12 +279,12 @@ mod tests {
             assert!(Client::connect([good]).is_ok(), "{good}");
         }
         for (bad, why) in [
-            ("ftp://a:1", "only http://, https:// and unix:"),
-            ("https://a", "no port"),
-            ("http://a", "no port"),
-            ("http://[::1]", "no port"),
-            ("http://a:99999", "no port below 65536"),
-            ("unix:fermata.sock", "from the root on"),
+            ("ftp://a:1", "http://, https:// or unix:"),
+            ("https://a", "needs a port"),
+            ("http://a", "needs a port"),
+            ("http://[::1]", "needs a port"),
+            ("http://a:99999", "a port of at most 65535"),
+            ("unix:fermata.sock", "an absolute path"),
             ("http://a b:1", ""),
             ("", ""),
         ] {

@@ -78,7 +78,7 @@ pub(crate) fn of_answer(status: Status) -> Status {
         StatusCode::FORBIDDEN => (Code::PermissionDenied, answered),
         StatusCode::PAYLOAD_TOO_LARGE => (
             Code::ResourceExhausted,
-            format!("{answered}: it takes no message as large as this (client_max_body_size of nginx)"),
+            format!("{answered}: the message is larger than its limit (client_max_body_size of nginx)"),
         ),
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => (
             Code::ResourceExhausted,

@@ -68,14 +68,14 @@ impl Tls {
         connector.connect(named, io).await.map_err(|error| {
             let signer = match self.files.ca {
                 Some(_) => tls::NAMED_CA,
-                None => "a CA that this system trusts: name its CA",
+                None => "a CA that this system trusts; name the CA of the server",
             };
             let Some(why) = tls::distrust(&error, "the server", signer) else {
                 return error;
             };
             let words = match self.last.failure() {
                 None => why,
-                Some(failure) => format!("{why}; the files cannot be read again: {failure}"),
+                Some(failure) => format!("{why}; the TLS files cannot be read again: {failure}"),
             };
             io::Error::new(error.kind(), words)
         })
@@ -140,8 +140,10 @@ pub(crate) fn refused_certificate(cause: &str) -> Option<&'static str> {
         "UnknownCA" | "BadCertificate" | "CertificateUnknown" | "CertificateRevoked" => {
             Some("the server does not trust the certificate of this client")
         }
-        "CertificateExpired" => Some("the certificate of this client has expired, says the server"),
-        "CertificateRequired" => Some("the server wants a certificate of this client"),
+        "CertificateExpired" => {
+            Some("the server says that the certificate of this client has expired")
+        }
+        "CertificateRequired" => Some("the server requires a certificate of this client"),
         _ => None,
     }
 }
@@ -156,9 +158,9 @@ mod tests {
         let distrusted = "the server does not trust the certificate of this client";
         assert_eq!(why("UnknownCA"), Some(distrusted));
         assert_eq!(why("BadCertificate"), Some(distrusted));
-        let expired = "the certificate of this client has expired, says the server";
+        let expired = "the server says that the certificate of this client has expired";
         assert_eq!(why("CertificateExpired"), Some(expired));
-        let wanted = "the server wants a certificate of this client";
+        let wanted = "the server requires a certificate of this client";
         assert_eq!(why("CertificateRequired"), Some(wanted));
         for other in ["HandshakeFailure", "UnsupportedCertificate", ""] {
             assert_eq!(why(other), None, "{other}");

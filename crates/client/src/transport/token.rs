@@ -29,7 +29,7 @@ enum Source {
 
 /// A text, or a file, that is no token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no token: {0}")]
+#[error("unusable token: {0}")]
 pub struct InvalidToken(String);
 
 impl Token {
@@ -104,7 +104,7 @@ fn value(text: &str) -> Result<AsciiMetadataValue, InvalidToken> {
             Ok(value)
         }
         _ => Err(InvalidToken(
-            "one line of printable ASCII without spaces is needed".to_owned(),
+            "a token is one line of printable ASCII without spaces".to_owned(),
         )),
     }
 }

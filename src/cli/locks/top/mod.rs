@@ -78,7 +78,7 @@ fn parse_interval(text: &str) -> Result<Span, String> {
     let span: Span = text.parse().map_err(|error| format!("{error}"))?;
     match span >= INTERVAL_MIN {
         true => Ok(span),
-        false => Err(format!("{span} is below {INTERVAL_MIN}")),
+        false => Err(format!("{span} is below the minimum, {INTERVAL_MIN}")),
     }
 }
 
@@ -86,7 +86,9 @@ fn parse_limit(text: &str) -> Result<usize, String> {
     let limit: usize = text.parse().map_err(|error| format!("{error}"))?;
     match (1..=KEYS_MAX).contains(&limit) {
         true => Ok(limit),
-        false => Err(format!("{limit} is not within 1..{KEYS_MAX}")),
+        false => Err(format!(
+            "{limit} is out of range; allowed are 1 to {KEYS_MAX}"
+        )),
     }
 }
 

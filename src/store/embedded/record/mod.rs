@@ -47,5 +47,6 @@ fn decode<M: Message + Default>(row: &[u8]) -> Result<M, RecordError> {
 }
 
 fn uuid(bytes: &[u8], field: &str) -> Result<uuid::Uuid, RecordError> {
-    uuid::Uuid::from_slice(bytes).map_err(|_| RecordError::new(format!("its {field} is no UUID")))
+    uuid::Uuid::from_slice(bytes)
+        .map_err(|_| RecordError::new(format!("its {field} is not a UUID")))
 }

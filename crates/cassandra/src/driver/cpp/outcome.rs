@@ -43,29 +43,30 @@ pub(super) fn not_connected(error: &Error, is_encrypted: bool) -> ConnectFault {
     let speaks_of = |words: &[&str]| words.iter().any(|word| why.contains(word));
     match code {
         Some(Code::SERVER_BAD_CREDENTIALS) if speaks_of(&["no auth provider"]) => {
-            Refused("it asks for a user and a password".to_owned())
+            Refused("the node requires a user and a password".to_owned())
         }
         Some(Code::SSL_INVALID_PEER_CERT)
             if speaks_of(&["issuer", "signature", "self", "first certificate"]) =>
         {
             Refused(format!(
-                "the node's certificate is not signed by the CA that was named ({why})"
+                "the node's certificate is not signed by the configured CA ({why})"
             ))
         }
         Some(Code::SSL_IDENTITY_MISMATCH) => Refused(format!(
-            "the node's certificate is not for the address it is reached at ({why})"
+            "the node's certificate does not name the address of the connection ({why})"
         )),
         Some(Code::SSL_PROTOCOL_ERROR) if speaks_of(&["alert protocol version"]) => {
             Refused(format!(
-                "the node takes no version of TLS that this driver speaks, 1.2 at most ({why})"
+                "the node accepts no TLS version up to 1.2, the highest of this driver ({why})"
             ))
         }
         // Where a CA has the name of another one, OpenSSL 3 sends it along with our certificate.
         Some(Code::SSL_PROTOCOL_ERROR) if speaks_of(&["alert internal error"]) => Refused(format!(
-            "the node refused our certificate, or it or the node's is not signed by the CA that the other one trusts ({why})"
+            "the node refused our certificate, or one side's certificate is not signed by the CA that the other side trusts \
+             ({why})"
         )),
         Some(Code::SSL_PROTOCOL_ERROR) if speaks_of(&["alert"]) => Refused(format!(
-            "the node refused our certificate, or that we have none ({why})"
+            "the node refused our certificate, or requires one and got none ({why})"
         )),
         Some(Code::SSL_PROTOCOL_ERROR) if speaks_of(&["version number", "unknown protocol"]) => {
             Refused(format!("the node does not speak TLS ({why})"))
@@ -80,10 +81,10 @@ pub(super) fn not_connected(error: &Error, is_encrypted: bool) -> ConnectFault {
         ) => Refused(why),
         _ if !speaks_of(&["closed", "Read error"]) => Unreachable(why),
         _ if is_encrypted => Unreachable(format!(
-            "{why} (a node that refuses our certificate, or that we have none, breaks off like this)"
+            "{why} (perhaps the node refused our certificate, or requires one and got none)"
         )),
         _ => Unreachable(format!(
-            "{why} (a node that wants TLS breaks off like this; none was asked for)"
+            "{why} (perhaps the node requires TLS, which is not configured)"
         )),
     }
 }

@@ -237,7 +237,7 @@ impl PreparedByCpp {
         let mut order = order.iter().take(TRIES_MAX);
         let mut may_ask = true;
         let mut asked = FuturesUnordered::new();
-        let mut refused = Fault::NotStarted("no node that may be asked is connected".to_owned());
+        let mut refused = Fault::NotStarted("no node for this request is connected".to_owned());
         loop {
             if asked.is_empty() {
                 match order.next().filter(|_| may_ask) {
@@ -285,9 +285,7 @@ impl PreparedByCpp {
 impl Prepared for PreparedByCpp {
     fn replicas(&self, values: &[Value]) -> Result<Vec<Coordinator>, Fault> {
         self.of_partition(values).ok_or_else(|| {
-            Fault::NotStarted(
-                "the statement names no partition of a table that is known".to_owned(),
-            )
+            Fault::NotStarted("the statement names no partition of a known table".to_owned())
         })
     }
 

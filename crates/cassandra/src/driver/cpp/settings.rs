@@ -73,7 +73,9 @@ impl Pem {
             && key.contains("ENCRYPTED")
         {
             let file = files.key_file.display();
-            return Err(format!("{file}: holds a key that is encrypted"));
+            return Err(format!(
+                "{file}: the key is encrypted; an unencrypted key is needed"
+            ));
         }
         Ok(Pem {
             ca: text(&tls.ca_file)?,
@@ -174,7 +176,7 @@ impl Settings {
         let cluster = self.cluster(ip);
         let mut cluster = cluster.map_err(|error| ConnectFault::Settings(error.to_string()))?;
         let ended = |what: &dyn std::fmt::Display| {
-            ConnectFault::Unreachable(format!("no thread can connect to {ip}: {what}"))
+            ConnectFault::Unreachable(format!("the thread that connects to {ip} failed: {what}"))
         };
         let room = Arc::clone(&self.at_once).acquire_owned().await;
         let room = room.map_err(|error| ended(&error))?;
@@ -210,7 +212,7 @@ fn prepare_nothing_unasked(cluster: &Cluster) -> Result<(), Error> {
     match code {
         CASS_OK => Ok(()),
         other => Err(Error::from(format!(
-            "the library refuses a setting: {other:?}"
+            "the driver cassandra-cpp refuses a setting: {other:?}"
         ))),
     }
 }

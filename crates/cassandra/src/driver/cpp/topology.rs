@@ -200,7 +200,7 @@ fn one_port<'a>(
     match addresses.all(|address| address.port() == port) {
         true => Ok(()),
         false => Err(ConnectFault::Settings(
-            "the nodes listen on several ports, which the driver cassandra-cpp cannot reach"
+            "the nodes listen on different ports; the driver cassandra-cpp needs the same port on all nodes"
                 .to_owned(),
         )),
     }

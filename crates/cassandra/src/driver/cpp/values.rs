@@ -71,7 +71,7 @@ pub(super) fn is_whole(answer: &CassResult, rows: usize) -> Result<(), Fault> {
     match usize::try_from(answer.row_count()) {
         Ok(count) if count == rows => Ok(()),
         Ok(_) | Err(_) => Err(Fault::Unknown(
-            "an answer cannot be read: a row of it is cut short".to_owned(),
+            "an answer cannot be read: a row is cut short".to_owned(),
         )),
     }
 }
@@ -93,7 +93,7 @@ fn read(cell: &cassandra_cpp::Value<'_>, kind: ValueType) -> Result<Value, Fault
         ValueType::MAP => pairs(cell).map(Value::Map),
         _ => {
             return Err(Fault::Unknown(
-                "a column has a type that no table of ours has".to_owned(),
+                "a column has a type that Fermata does not use".to_owned(),
             ));
         }
     };

@@ -30,14 +30,14 @@ pub(super) fn not_connected(error: NewSessionError, is_encrypted: bool) -> Conne
     match failed.get_error() {
         SetupError::DbError(_, said) => ConnectFault::Refused(said.clone()),
         SetupError::MissingAuthentication => {
-            ConnectFault::Refused("it asks for a user and a password".to_owned())
+            ConnectFault::Refused("the node requires a user and a password".to_owned())
         }
         SetupError::BrokenConnection(_) if !is_encrypted => ConnectFault::Unreachable(format!(
-            "{last} (a node that wants TLS breaks off like this; none was asked for)"
+            "{last} (perhaps the node requires TLS, which is not configured)"
         )),
         // The node closed the connection before we sent anything, and the driver lost what it said by that.
         SetupError::BrokenConnection(_) => ConnectFault::Unreachable(format!(
-            "{last} (a node that refuses our certificate, or that we have none, breaks off like this)"
+            "{last} (perhaps the node refused our certificate, or requires one and got none)"
         )),
         _ => ConnectFault::Unreachable(last.to_string()),
     }

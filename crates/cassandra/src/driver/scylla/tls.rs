@@ -144,7 +144,7 @@ mod tests {
             ),
             (
                 options("ca.pem", Some(["ca.pem", "other key"])),
-                "other key do not go together",
+                "other key do not match",
             ),
         ] {
             let error = client_config(&options).unwrap_err();

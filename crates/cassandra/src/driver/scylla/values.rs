@@ -93,7 +93,7 @@ fn read(value: CqlValue) -> Result<Value, Fault> {
         ),
         _ => {
             return Err(Fault::Unknown(
-                "a column has a type that no table of ours has".to_owned(),
+                "a column has a type that Fermata does not use".to_owned(),
             ));
         }
     })

@@ -47,8 +47,8 @@ impl Link {
         *self.tried.lock() = Some(Instant::now());
         if !self.is_alone.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "the Pipeline does not get through (the server hangs, or a proxy on the way refuses streams): calls go by \
-                 themselves, which costs server and client twice as much; trying again every {TRIED_EVERY:?}"
+                "the Pipeline fails (the server hangs, or a proxy refuses streams): sending calls one by one, which costs \
+                 server and client twice as much; retrying every {TRIED_EVERY:?}"
             );
         }
     }
@@ -58,7 +58,7 @@ impl Link {
         if !self.has_answered.load(Ordering::Relaxed) || self.is_alone() {
             self.has_answered.store(true, Ordering::Relaxed);
             if self.is_alone.swap(false, Ordering::Relaxed) {
-                tracing::info!("the Pipeline gets through again");
+                tracing::info!("the Pipeline works again");
             }
         }
     }

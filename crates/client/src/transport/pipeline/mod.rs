@@ -169,7 +169,7 @@ impl Pipeline {
             reply,
             room,
         };
-        let ended = || Status::unavailable("the runtime that the Pipeline was opened in has ended");
+        let ended = || Status::unavailable("the Tokio runtime of the Pipeline has ended");
         let sent = self.queue().send(queued);
         sent.map_err(|_| not_sent(&ended()))?;
         let mut awaited = Awaited {
@@ -186,8 +186,10 @@ impl Pipeline {
                 let code = Code::from_i32(error.code);
                 return Err(Status::with_details(code, error.message, error.details).into());
             }
-            Some(outcome) => C::answer(outcome).ok_or_else(|| unexpected("of another call"))?,
-            None => return Err(unexpected("without an outcome").into()),
+            Some(outcome) => {
+                C::answer(outcome).ok_or_else(|| unexpected("the outcome of another call"))?
+            }
+            None => return Err(unexpected("no outcome").into()),
         });
         let address = home.map(|home| home.address);
         if let Some(address) = address.filter(|address| !address.is_empty())

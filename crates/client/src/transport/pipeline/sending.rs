@@ -245,7 +245,7 @@ impl Sending {
                     }
                     self.link.silent();
                     return Err(StreamBroken {
-                        status: Status::unavailable("no answer came over it for too long"),
+                        status: Status::unavailable("no answer came for too long"),
                         is_answered: true,
                     });
                 }
@@ -361,7 +361,7 @@ pub(crate) fn of_calls(status: Status) -> Status {
 pub(crate) struct NotSent(String);
 
 pub(crate) fn not_in_time() -> Status {
-    not_sent(&Status::unavailable("it could not be sent in time"))
+    not_sent(&Status::unavailable("the deadline passed before sending"))
 }
 
 pub(super) fn not_sent(status: &Status) -> Status {
