@@ -1,8 +1,7 @@
-//! What the parsers promise, one function a parser: given any bytes, it panics where the promise is broken.
+//! The promises of the parsers, one function per parser. Given any bytes, the function panics if the parser breaks its promise.
 //!
-//! This room is there for tests and fuzzing only. The tests by chance, the replay of what is kept in `tests/fuzz/corpus`
-//! and the targets of `cargo fuzz` all call these, so what one of them finds holds for all. Each function stands
-//! beside its parser, which may be private.
+//! This module is for tests and fuzzing only. Random tests, the replay of `tests/fuzz/corpus` and the targets of `cargo fuzz`
+//! call the same functions. Each function is defined beside its parser, which may be private.
 
 pub use crate::access::fuzz::access_files;
 pub use crate::config::fuzz::configuration;

@@ -1,5 +1,5 @@
-//! Every limit of the service, in one place. All can be configured under `[limits]`; the names here are
-//! the names there. Units come last in a name.
+//! Every limit of the service, in one place. Each can be configured under `[limits]`, with the same name. Units come last in a
+//! name.
 
 use std::time::Duration;
 

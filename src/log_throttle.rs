@@ -1,4 +1,4 @@
-//! Throttled log lines about a fault that goes on.
+//! Throttled log lines about a lasting fault.
 
 use std::time::Duration;
 

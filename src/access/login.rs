@@ -1,4 +1,5 @@
-//! Who a caller is: by its token, by the certificate of its connection, or as the user at the other end of a Unix socket.
+//! The identity of a caller: by its token, by the certificate of its connection, or by the user at the other end of a Unix
+//! socket.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The command that runs under a lock: its start, its signals, its end together with all that it started.
-//! A process that loses its parent (as daemons do on purpose) becomes a child of this process, which is a subreaper.
+//! The command that runs under a lock: its start, its signals, and its end together with all its descendants. A process that
+//! loses its parent (as daemons do on purpose) becomes a child of this process, which is a subreaper.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;

@@ -1,4 +1,4 @@
-//! The way of commands to Cassandra: shared flags, and the options from their settings.
+//! The connection of commands to Cassandra: shared flags, and the options that settings and flags give.
 
 use std::path::{Path, PathBuf};
 

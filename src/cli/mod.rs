@@ -1,6 +1,6 @@
 //! The command line: the commands of servers and of clients.
 //!
-//! This room parses words and prints answers. It knows no rule of a lock.
+//! This module parses arguments and prints answers. It knows no rule of a lock.
 
 mod backup;
 mod cells;

@@ -1,4 +1,4 @@
-//! Signals, except those that this process was started to ignore.
+//! Signals, except those that were ignored when this process started.
 
 use std::fs::File;
 use std::io;

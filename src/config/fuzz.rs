@@ -1,5 +1,5 @@
-//! What reading a configuration promises: settings within their limits that can be printed and read again, or errors
-//! that name a setting or a position in the file.
+//! The promise of the configuration reader: it returns settings within their limits, which can be printed and read again, or
+//! errors that name a setting or a position in the file.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;

@@ -1,6 +1,6 @@
 //! The configuration of `serve`: a file, environment variables and flags, from low to high precedence.
 //!
-//! Every setting has a default. docs/configuration.md describes all settings; a test compares it with this room. Nothing here
+//! Every setting has a default. docs/configuration.md describes all settings; a test compares it with this module. Nothing here
 //! opens, binds or starts anything.
 
 mod clients;

@@ -1,4 +1,4 @@
-//! The settings of a replica among others.
+//! The settings for the work with other replicas.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Recent grants, for operators, and for the wait that a waiter may expect. No rule depends on them.
+//! Recent grants, for operators and for estimates of waits. No rule depends on them.
 //!
 //! Bounded: one [`Minute`] for each replica, and one more for each of [`KEYS_MAX`] keys.
 

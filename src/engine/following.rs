@@ -1,6 +1,6 @@
-//! A key moves to the zone that sends most of its calls, while no client locks it or waits for it (H8). It stays where it is if no zone
-//! has most of the calls, for a second after a move, and for a while after it was fetched from a zone whose clients can call no
-//! other home.
+//! A key moves to the zone that sends most of its calls, while no client locks it or waits for it (H8). It stays if no zone sends
+//! most of the calls, for a second after a move, and for a while after it was fetched from a home that cannot be called from
+//! here.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Keys whose memory is lost: by a panic, or because their row contradicts it. This replica answers nothing about such a key until the
-//! last promise has passed. Then it takes the key over from itself (H11).
+//! Keys with lost memory: after a panic, or because the row contradicts the memory. This replica answers nothing about such a key
+//! until the last promise has passed. Then it takes the key over from itself (H11).
 
 use std::sync::Arc;
 use std::time::Duration;

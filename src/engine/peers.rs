@@ -1,7 +1,7 @@
 //! Calls of the engine to other replicas.
 //!
-//! The gRPC edge forwards the calls of clients, and asks here for the address. The engines' own messages go through [`Peers`]. Safety
-//! depends on none of them: a replica finds in the store whatever a lost message said.
+//! The gRPC edge forwards the calls of clients, and asks here for the address. The engines' own messages go through [`Peers`].
+//! Safety depends on none of these messages: a replica also finds their content in the store.
 
 use async_trait::async_trait;
 

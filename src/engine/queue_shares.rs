@@ -1,4 +1,4 @@
-//! The share of each machine in the queue of a key and among the keys, for entries without an identity, so that one machine leaves
+//! The share of each client machine in the queue of a key and in the keys, for entries without an identity. So one machine leaves
 //! room to others.
 
 use std::collections::{BTreeMap, HashSet};

@@ -1,4 +1,4 @@
-//! The remembered value of one key, counted for as long as it is there.
+//! The remembered value of one key, counted while it is remembered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

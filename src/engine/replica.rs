@@ -1,4 +1,4 @@
-//! The parts of a replica. Each part has only its own needs; a task takes the parts that it works with.
+//! The parts of a replica. Each part holds only its own dependencies; a task takes only the parts that it works with.
 
 use std::sync::Arc;
 

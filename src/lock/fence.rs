@@ -1,4 +1,4 @@
-//! Fencing tokens: how the next one is taken (I2) and how far its write timestamps reach (I3).
+//! Fencing tokens: the choice of the next one (I2), and the range of its write timestamps (I3).
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The promises of the parsers of this room.
+//! The promises of the parsers of this module.
 
 use uuid::Uuid;
 

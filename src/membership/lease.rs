@@ -17,7 +17,7 @@
 //! - A silent replica cannot know the observations of others. It changes its incarnation: an observer of the old one can no longer
 //!   write Down, and an observer of the new one begins to count after the change was sent.
 //!
-//! All times are of this machine's CLOCK_BOOTTIME. A machine on which that stood still is found by the read of its own row.
+//! All times are of this machine's CLOCK_BOOTTIME. If that clock stood still, the replica notices by the read of its own row.
 
 use std::time::Duration;
 

@@ -4,8 +4,8 @@
 //! incarnation of it was observed: the longer of its announced TTL and the observer's own. A suspicion permits only to declare it down.
 //! Only a row that is down, stopped or gone permits a take-over.
 //!
-//! However long the rows could not be read, that counts as one interval between two reads at most: unseen replicas may have
-//! been unable to write heartbeats, too.
+//! A time without reads, however long, counts as one interval between two reads at most: the other replicas may have been unable
+//! to write heartbeats, too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

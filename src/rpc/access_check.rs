@@ -1,7 +1,7 @@
 //! Logins and permissions of calls: asks [`crate::access`], makes statuses of refusals, and writes the audit log.
 //!
-//! A login is taken once a call, or once a stream. Each call of a stream checks it again, so that a removed token or rule ends
-//! open streams. Calls from other replicas were checked there.
+//! A login is taken once per call, or once per stream. Each call of a stream checks it again, so that a removed token or rule
+//! ends open streams. The forwarding replica has already checked calls from other replicas.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! AcquireLock. With `give_up` it releases its entry if it does not get the lock within its wait. If two thirds of the TTL cut
 //! the wait short, the answer is WAITING, and the entry stays.
 //!
-//! The entry is released only after the answer WAITING: after a caller hung up, another call of it over another connection may
-//! have been answered HELD.
+//! The entry is released only after the answer WAITING, and not when a caller hangs up: another call of that client, over another
+//! connection, may have been answered HELD.
 
 use fermata_proto::{AcquireLockRequest, AcquireLockResponse, LockState, ReleaseLockRequest};
 use tokio::time::Instant;

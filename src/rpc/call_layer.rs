@@ -1,5 +1,5 @@
-//! The layer around every call, also those of health and reflection: its deadline, its span, and the statuses that the library
-//! makes before a handler of ours is reached.
+//! The layer around every call, health and reflection included: its deadline, its span, and the statuses that the library makes
+//! before the call reaches a handler.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,8 +1,8 @@
 //! The KeepAlive stream: each renewal is answered, in order.
 //!
-//! Nothing is read from the client while [`RENEWALS_MAX`] renewals are in flight or their answers are not taken: a slow store, or
-//! a client that does not read, fills the window of the stream and nothing else. (h2 ends a connection with thousands of small
-//! unread frames. Before that the oldest renewal has failed and is answered, unless they come by the thousand a second.)
+//! The stream is not read while [`RENEWALS_MAX`] renewals are in flight or have untaken answers. So a slow store, or a client
+//! that does not read, fills only the window of the stream. (h2 ends a connection with thousands of small unread frames. Below a
+//! thousand renewals a second, the oldest renewal fails and is answered before that.)
 //!
 //! A session with a `disconnect_grace` ends soon after its stream. So a stream remembers the sessions of its renewals, and
 //! reports its end.

@@ -1,4 +1,4 @@
-//! Listings take turns: each may scan everything.
+//! Listings take turns, because each may scan all rows.
 
 use std::sync::Arc;
 

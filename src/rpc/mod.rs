@@ -2,8 +2,9 @@
 //!
 //! What lives here: parsing ([`parse`], [`page`]), status codes ([`status`], nowhere else), deadlines ([`deadline`]), the memory
 //! of connections ([`budget`]), the two services and their streams, listings of keys ([`locks`]), and the way between replicas:
-//! the home of a call ([`route`]), calls to other replicas ([`peer`]), and calls from them ([`peer_service`]). What must not:
-//! rules of the lock, of sessions or of the store. This folder calls the engine. Of the layers below the engine it knows only types.
+//! the home of a call ([`route`]), calls to other replicas ([`peer`]), and calls from them ([`peer_service`]). What must not live
+//! here: rules of the lock, of sessions or of the store. This folder calls the engine. Of the layers below the engine it knows
+//! only types.
 
 mod access_check;
 mod acquire;

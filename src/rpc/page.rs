@@ -1,4 +1,4 @@
-//! Pages of listings: their number of entries, their begin, and their size in bytes.
+//! Pages of listings: their number of entries, their start, and their size in bytes.
 //!
 //! A page token names the last entry of the page before, bound to its listing: with another table or filter it is refused rather
 //! than misread. It is opaque to clients, and no secret.

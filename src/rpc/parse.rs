@@ -1,5 +1,5 @@
-//! Text and numbers of requests -> types that cannot be wrong. Each error names the field and the limit;
-//! nothing was changed when one is returned.
+//! Parses the text and numbers of requests into types that cannot be wrong. Each error names the field and the limit. At an error
+//! nothing has been changed.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! The messages of the protocol between replicas, its client and its server, as `build.rs` makes them of
-//! `proto/fermata/internal/v1`. They are no part of the contract.
+//! `proto/fermata/internal/v1`. They are not part of the contract.
 #![allow(missing_docs, clippy::all, clippy::pedantic)]
 
 tonic::include_proto!("fermata.internal.v1");

@@ -1,5 +1,5 @@
-//! TLS on the connections of clients and of other replicas. Each handshake is a task with a time limit: one that hangs delays no
-//! others.
+//! TLS on the connections of clients and of other replicas. Each handshake is a task with a time limit, so a hanging handshake
+//! delays no other.
 
 use std::io;
 use std::sync::Arc;

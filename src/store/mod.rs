@@ -1,4 +1,4 @@
-//! Stores: a trait for each kind of stored thing, in terms of states and not of any database.
+//! Stores: a trait for each kind of record, in terms of states and not of any database.
 //!
 //! The rules of the lock are in [`crate::key`], not here. A store compares and swaps states, and keeps one value with its
 //! timestamp for each key.

@@ -1,13 +1,13 @@
-//! The clock that validity is counted on: one that keeps running while the machine is asleep.
+//! The clock for validity. It continues while the machine is suspended.
 //!
-//! `std::time::Instant` and Tokio's timers stop in suspend; a lock that was valid for ten seconds before
-//! an hour of sleep would still look valid after it.
+//! `std::time::Instant` and Tokio's timers stop during a suspend: a lock with ten seconds of validity would still look valid
+//! after an hour of suspend.
 
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// The longest sleep before the clock is read again: Tokio's timers do not see time that passed in suspend.
+/// The longest sleep before the clock is read again: Tokio's timers do not count a suspend.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 
 /// A point in time on a [`Clock`]. Means nothing on another machine, or after a reboot.
@@ -26,19 +26,19 @@ impl Moment {
         Moment(self.0.saturating_add(span))
     }
 
-    /// The moment this much earlier; the clock's zero where there is none.
+    /// The moment this much earlier; the clock's zero if there is none.
     #[must_use]
     pub fn before(self, span: Duration) -> Moment {
         Moment(self.0.saturating_sub(span))
     }
 
-    /// How long it is from here to `later`; zero if that is past.
+    /// The time from this moment to `later`; zero if `later` is past.
     pub fn until(self, later: Moment) -> Duration {
         later.0.saturating_sub(self.0)
     }
 }
 
-/// Tells the time. An argument, so that tests can bring their own.
+/// The source of time: an argument, so that tests can use their own.
 pub trait Clock: Send + Sync + 'static {
     /// Now.
     fn now(&self) -> Moment;
@@ -81,7 +81,7 @@ pub(crate) mod fake {
 
     use super::{Clock, Moment};
 
-    /// Follows Tokio's (pausable) clock, and can sleep through a suspend that Tokio does not see.
+    /// Follows Tokio's (pausable) clock, and can simulate a suspend, which Tokio does not count.
     pub struct FakeClock {
         start: tokio::time::Instant,
         asleep: Mutex<Duration>,

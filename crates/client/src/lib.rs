@@ -12,8 +12,8 @@
 //! let guard = client.lock(request.wait(Duration::from_secs(60))).await?;
 //!
 //! let before = guard.get().await?;
-//! // What the lock protects must refuse a fencing token below the highest one it has seen: this
-//! // process may be stopped at any point and go on after the next holder was granted the lock.
+//! // The protected system must refuse a fencing token below the highest one that it has seen: this process
+//! // may be paused at any point, and continue after the next holder was granted the lock.
 //! charge(42, guard.fencing_token()).await;
 //! guard.put("charged").await?;
 //! guard.release().await?;
@@ -22,7 +22,7 @@
 //! # }
 //! ```
 //!
-//! Two calls do the same: the value comes with the lock, and goes with its release.
+//! Two calls do the same: the first reads the value with the lock, the second writes it with the release.
 //!
 //! ```no_run
 //! # use fermata_client::{Client, LockRequest, Mutation};
@@ -36,17 +36,18 @@
 //! ```
 //!
 //! What the caller must still check:
-//! - **Use the fencing token.** A guard knows that it is valid *now*; nothing can know that it still will be
-//!   when an effect reaches another system. Only that system can tell, by the token.
-//! - **Watch for the loss.** [`LockGuard::lost`] resolves before anyone else can have the lock (unless an
-//!   operator ended it by force); stop what the lock protects then.
+//! - **Use the fencing token.** A guard knows that it is valid *now*, but not whether it will be when an effect reaches another
+//!   system. Only that system can check this, by the token.
+//! - **Watch for the loss.** [`LockGuard::lost`] resolves before another client can have the lock (unless an operator ended the
+//!   lock by force). Stop the protected work then.
 //! - On a table with write-back a lock is not durable in its first moments ([`LockGuard::durable`]). If the replica that serves
-//!   its key crashes then, it is lost ([`LostReason::NoLongerKept`]); what was written under it stays.
-//! - An error of [`LockGuard::put`] does not say that nothing was written; only its `Ok` says something.
+//!   its key crashes then, the lock is lost ([`LostReason::NoLongerKept`]). Values written under it stay.
+//! - Only `Ok` of [`LockGuard::put`] says that the value was written. After an error it may have been written or not
+//!   ([`CriticalError`]).
 //!
-//! The crate has four floors, each of which uses those below it: `transport` (endpoints, connections, the Pipeline, retries),
-//! `calls` ([`Client`]), `lease` ([`Session`]), `lock` ([`QueueEntry`], [`LockGuard`]). It shares nothing with the server but the
-//! contract (`fermata_proto`).
+//! The crate has four layers. Each layer uses the layers below it: `transport` (endpoints, connections, the Pipeline, retries),
+//! `calls` ([`Client`]), `lease` ([`Session`]), `lock` ([`QueueEntry`], [`LockGuard`]). It shares only the contract
+//! (`fermata_proto`) with the server.
 
 mod calls;
 mod clock;

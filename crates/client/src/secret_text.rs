@@ -1,9 +1,9 @@
-//! The texts that let their bearer act, a lockRef and a session, and their public parts.
+//! The secret texts, a lockRef and the text of a session, and their public parts.
 
 use std::fmt;
 
-/// The public part of a lockRef, or of the text of a session: the name of the entry, `table/key#seq`, as LockAdmin shows it, or the
-/// id of the session. The rest lets every reader act for its client.
+/// The public part of a lockRef, or of the text of a session: the name of the entry, `table/key#seq`, as LockAdmin shows it, or
+/// the id of the session. The whole text lets every reader act for its client.
 pub fn public_part(text: &str) -> &str {
     let number_at = text.rfind('#').unwrap_or(0);
     let (_, number) = text.split_at(number_at);
@@ -11,7 +11,7 @@ pub fn public_part(text: &str) -> &str {
     text.get(..end).unwrap_or(text)
 }
 
-/// Printed it is the public part.
+/// Displays the public part.
 pub(crate) struct Shown<'a>(pub(crate) &'a str);
 
 impl fmt::Debug for Shown<'_> {

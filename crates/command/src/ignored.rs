@@ -1,4 +1,5 @@
-//! Signals that this process was started to ignore (`nohup`, `trap '' INT`). They stay ignored, here and in child processes.
+//! The signals that were ignored when this process started (`nohup`, `trap '' INT`). They stay ignored, here and in child
+//! processes.
 
 use std::mem::MaybeUninit;
 use std::ptr;

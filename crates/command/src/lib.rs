@@ -1,7 +1,7 @@
 //! Shared by the commands of `fermata` and of the benchmark: client options, output, exit statuses, and spans of time in flags and
 //! settings.
 //!
-//! The work of a single command, and anything of the server, must not live here.
+//! Work of a single command, and code of the server, must not live here.
 
 mod environment;
 pub mod exit;

@@ -1,4 +1,4 @@
-//! The servers' codec: as prost's, but what cannot be decoded is the caller's fault and is told so.
+//! The servers' codec: prost's codec, except that a message that cannot be decoded is answered as a fault of the caller.
 
 use std::collections::HashMap;
 use std::marker::PhantomData;

@@ -1,8 +1,8 @@
-//! The contract of Fermata as Rust: the messages and clients that `build.rs` makes of `proto/fermata/v1`. Comments on
-//! them are those of the contract.
+//! The contract of Fermata as Rust: the messages and clients that `build.rs` makes of `proto/fermata/v1`, with the contract's
+//! comments.
 //!
-//! With the feature `server` also the servers, whose [`codec`] tells a caller what is wrong with a message that cannot
-//! be decoded, and the descriptors for reflection. What must not live here: what a lock is, and anything of the store.
+//! The feature `server` adds the servers and the descriptors for reflection. The [`codec`] of the servers tells a caller why its
+//! message cannot be decoded. What must not live here: rules of the lock, and anything of the store.
 
 #[cfg(feature = "server")]
 pub mod codec;

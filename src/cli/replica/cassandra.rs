@@ -1,4 +1,4 @@
-//! The start of a replica on Cassandra, as soon as the cluster and its tables are there.
+//! The start of a replica on Cassandra, as soon as the cluster and its tables are available.
 
 use std::sync::Arc;
 use std::time::Duration;

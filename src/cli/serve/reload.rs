@@ -1,7 +1,7 @@
 //! Reloads certificates, tokens and rules after changes of their files, and on SIGHUP.
 //!
-//! The contents of files are compared: Kubernetes swaps a link to them, and two writes may have one time. Unusable contents leave
-//! the previous version in force, and are tried again.
+//! The contents of files are compared, not their times: Kubernetes swaps a link to the files, and two writes may have the same
+//! time. With unusable contents the previous version stays in force, and the files are tried again.
 
 use std::future::pending;
 use std::path::PathBuf;

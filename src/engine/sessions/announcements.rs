@@ -1,4 +1,4 @@
-//! The ended sessions that other replicas have yet to hear of.
+//! The ended sessions that are not yet announced to other replicas.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -1,5 +1,5 @@
-//! One question to the keeper of a session serves all callers of that moment (H10): one call may renew a thousand entries of one
-//! session.
+//! Renewals at the keepers of sessions. Concurrent callers share one renewal of a session (H10), because one call may renew a
+//! thousand entries of it.
 
 use std::collections::BTreeMap;
 use std::future::Future;

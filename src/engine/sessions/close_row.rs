@@ -1,4 +1,4 @@
-//! Writes into the row of a session that it is closed, for good.
+//! Marks a session as closed in its row, for good.
 
 use std::sync::Arc;
 

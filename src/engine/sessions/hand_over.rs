@@ -1,6 +1,7 @@
 //! Hand-overs of sessions: to a replica that asked for one, and of all sessions before a stop.
 //!
-//! A session takes no renewals here from before its swap. Earlier promises hold, because the next keeper begins with a whole TTL.
+//! A session takes no more renewals here before its swap is sent. Earlier promises hold, because the next keeper begins with a
+//! whole TTL.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

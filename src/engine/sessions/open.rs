@@ -1,4 +1,4 @@
-//! OpenSession. A repeated one finds the session of the earlier try.
+//! OpenSession. A repeated call finds the session of the earlier try.
 
 use std::sync::Arc;
 

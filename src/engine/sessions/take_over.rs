@@ -1,5 +1,6 @@
-//! The ways to become the keeper of a session: its keeper is down, hands it over (on request or before a stop), or its row names this
-//! replica. Each is a compare-and-swap on the epoch in the row. So of two replicas one is the keeper, and the other cannot end it.
+//! The ways to become the keeper of a session: its keeper is down, its keeper hands it over (on request or before a stop), or its
+//! row names this replica. Each way is a compare-and-swap on the epoch in the row. So of two replicas only one is the keeper, and
+//! the other cannot end the session.
 
 use std::sync::Arc;
 use std::time::Duration;

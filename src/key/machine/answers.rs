@@ -1,4 +1,4 @@
-//! Waits that end, callers that leave, and answers that get lost.
+//! Ends of waits, callers that leave, and lost answers.
 
 use std::time::Duration;
 

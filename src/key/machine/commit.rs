@@ -1,6 +1,6 @@
-//! Commits of decisions, one at a time, each with the part of the home's state that the row shall have. After an unknown outcome
-//! the row is read. If it still has the version before, the same commit is sent again, until a later version is known. A commit
-//! never changes a decision (I6, H5).
+//! Commits of decisions, one at a time. Each writes a part of the home's state to the row. After an unknown outcome the row is
+//! read. If it still has the version before, the same commit is sent again, until a later version is known. A commit never
+//! changes a decision (I6, H5).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The number of recent holders: as many waiters may be granted the key before the next commit (H5).
+//! The number of recent holders. The same number of waiters may be granted the key before the next commit (H5).
 
 use std::time::Duration;
 

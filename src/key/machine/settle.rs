@@ -1,5 +1,5 @@
-//! A read of the holder while a write of its own is in doubt: the value read is written again under the next timestamp before any
-//! answer. So it stays, however late the other write arrives.
+//! A read of the holder while one of its writes is in doubt. Before any answer, the value read is written again under the next
+//! timestamp. So it stays, however late the doubtful write arrives.
 //!
 //! Meanwhile no other operation of the holder begins: a write between the read and the rewrite would be lost.
 

@@ -1,4 +1,4 @@
-//! What one connection holds.
+//! The account of one connection: the bytes that it holds.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The body of an answer, counted until HTTP/2 has sent it.
 //!
-//! HTTP/2 takes the next chunk of a body before it may send any of it, and a message is one chunk: the answers of a client that
-//! does not read would all be kept there. So a large message is handed over in slices.
+//! The HTTP/2 library takes a whole chunk of a body before it may send any of the chunk, and a message is one chunk. So it would
+//! keep all answers for a client that does not read. Therefore a large message is handed over in slices.
 
 use std::pin::Pin;
 use std::sync::Arc;

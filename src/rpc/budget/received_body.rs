@@ -1,9 +1,9 @@
 //! The body of a request: counted from its announcement, and complete in time.
 //!
-//! A message is decoded only once all of it is there. A client that announces one and never sends it would keep its call open for
-//! ever, and hold up the end of the server; a client that does so on every stream would fill the memory. So a message that is not
-//! small needs room for all of it as soon as it is announced. Without room its call is refused, and nothing was done. A stream has
-//! room for one message at any time.
+//! A message is decoded only when it is complete. A client that announces a message and never sends it would keep its call open
+//! for ever, and delay the end of the server. On every stream, such messages would fill the memory. So a message that is not
+//! small needs room for all its bytes as soon as it is announced. Without room its call is refused, and nothing is done. A stream
+//! has room for one message at any time.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What operators end by force: ForceRelease, EndSession.
+//! The calls by which operators end entries and sessions by force: ForceRelease, EndSession.
 
 use std::borrow::Cow;
 

@@ -1,5 +1,5 @@
-//! The unary calls that another replica may serve, each as a value: parsed once, made on the engine here, or forwarded as the
-//! message that came.
+//! The unary calls that another replica may serve, each as a value. A call is parsed once, then made on the engine here or
+//! forwarded as its original message.
 //!
 //! The home of a call is chosen in [`super::route`].
 

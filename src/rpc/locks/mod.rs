@@ -1,7 +1,6 @@
 //! Keys as operators see them: from the memory of their homes, or from their rows if a home does not answer.
 //!
-//! [`DescribeLock`] shows one key, [`ListLocks`] lists them. What must not: changes of any kind; to be asked takes no key
-//! over.
+//! [`DescribeLock`] shows one key, [`ListLocks`] lists keys. Nothing here changes anything; a listing takes no key over.
 
 mod describe;
 mod list;

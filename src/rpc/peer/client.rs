@@ -1,8 +1,7 @@
-//! How this replica calls others.
+//! The calls of this replica to others.
 //!
-//! Two connections to each replica, made on first use: one for calls that may last, so that thousands of waits never hold up a
-//! release, and one for the rest. A replica that does not answer is noticed by pings within two seconds, and then avoided for a
-//! while.
+//! Each replica has two connections, made on first use: one for calls that may last, so that thousands of waits never delay a
+//! release, and one for the other calls. Pings detect a silent replica within two seconds. It is then avoided for a while.
 
 use std::collections::BTreeMap;
 use std::error::Error as _;

@@ -1,5 +1,5 @@
-//! A connection to another replica: TCP, with or without TLS. Faults that an operator must mend are logged here; the rest is for
-//! the caller.
+//! A connection to another replica: TCP, with or without TLS. Faults that an operator must mend are logged here; other faults go
+//! to the caller.
 
 use std::io;
 use std::sync::Arc;

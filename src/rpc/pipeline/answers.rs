@@ -1,4 +1,4 @@
-//! What a stream of calls answers, frame by frame.
+//! The answers of a stream of calls, frame by frame.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -1,4 +1,4 @@
-//! Calls that were read and wait for room to be begun.
+//! The queue of calls that were read and wait for room to begin.
 
 use std::collections::{HashSet, VecDeque};
 

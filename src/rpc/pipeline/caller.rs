@@ -1,4 +1,4 @@
-//! Makes the calls of a stream, each as it is made alone.
+//! Makes the calls of a stream, each like a separate call.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! Pipeline: many calls over one stream, each with the meaning that it has alone.
+//! Pipeline: many calls over one stream, each with the meaning of a separate call.
 //!
 //! A task of its own makes the calls, so that they go on while their answers are not taken. It reads no further frame while the
-//! stream has as many calls or bytes as it may have.
+//! stream is at its limit of calls or bytes.
 
 mod answers;
 mod call_queue;

@@ -1,4 +1,4 @@
-//! Brings the calls of clients to their homes, by [`route`], the engine of this replica and the way to the others.
+//! Brings the calls of clients to their homes, by [`route`], the engine of this replica and the client of other replicas.
 
 use std::sync::Arc;
 

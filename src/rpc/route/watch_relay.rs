@@ -1,4 +1,4 @@
-//! A WatchLock at any home: the news of this replica, or of the home elsewhere, and of the next home after a change.
+//! A WatchLock at any home: relays the news of this replica or of another home, and of the next home after a change.
 
 use std::pin::Pin;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A digest of a whole state, stored beside it. By the digest each load notices rows of different states.
+//! A digest of a whole state, stored beside it. Each load checks it, and so notices rows of different states.
 //!
 //! XXH3-64 of the fields in a fixed order: integers big-endian, fields without a fixed length behind their length. The digest
 //! is the same in every version and on every platform; a change of it needs a new format of the rows.

@@ -1,4 +1,4 @@
-//! Swaps of unknown outcome, by key: such a key is read at SERIAL until its version is past.
+//! Swaps of unknown outcome, by key. Such a key is read at SERIAL until a later version is seen.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
-//! All replicas of a keyspace use one consistency. LOCAL_SERIAL and SERIAL do not exclude each other: with one replica of each, a
-//! key could have two homes.
+//! All replicas of a keyspace use one consistency. LOCAL_SERIAL and SERIAL do not exclude each other: if two replicas used
+//! different ones, a key could have two homes.
 //!
 //! The first replica writes its setting into the table of the replicas, in a partition of its own, by a transaction of all
 //! datacenters: `name` is the consistency, `zone` the datacenter of a local one. Each later replica compares.

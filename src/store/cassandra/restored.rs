@@ -1,4 +1,4 @@
-//! Tables that were restored from a backup: new fences are above all that were given out before.
+//! Tables that were restored from a backup: new fences are above all fences from before the restore.
 
 use std::time::Duration;
 

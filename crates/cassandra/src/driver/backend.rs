@@ -1,5 +1,5 @@
-//! The contract of a client library for Cassandra, and the times that all of them keep. Everything above it exists once; each
-//! library has a file of its own below it.
+//! The interface of a client library for Cassandra, and the times that all libraries keep. The code above this interface exists
+//! once; below it each library has its own file.
 
 use std::fmt;
 use std::net::SocketAddr;

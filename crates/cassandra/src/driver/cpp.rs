@@ -1,8 +1,8 @@
-//! The client library behind the feature `cassandra-cpp`: the C++ driver of Apache (once DataStax), by way of the crate of that
-//! name.
+//! The client library behind the feature `cassandra-cpp`: the C++ driver of Apache (once DataStax), used through the crate
+//! `cassandra-cpp`.
 //!
-//! That crate can neither send a statement to a named node nor tell which node the library would ask. So each node has a session
-//! of its own here, which knows no other node, and [`ring`] tells which nodes have a partition.
+//! That crate can neither send a statement to a given node nor say which node the library would ask. So each node has its own
+//! session here, which knows no other node, and [`ring`] lists the nodes of a partition.
 
 mod keeper;
 mod link;

@@ -1,4 +1,5 @@
-//! Nodes that hang. Such a node may keep its connections, and only requests that time out show it. It is asked last for a while.
+//! Detects nodes that hang. A hanging node may keep its connections, so only timeouts of requests show that it hangs. It is then
+//! asked last for a while.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! A transaction is sent to a second node while the first one is silent. Both get the same transaction, so it does not matter
-//! which of the two takes effect.
+//! Hedged transactions: while the first node is silent, the transaction is sent to a second one. Both nodes get the same
+//! transaction, so it does not matter which copy takes effect.
 
 use tokio::pin;
 

@@ -1,8 +1,8 @@
-//! Which node a read or a write is sent to first.
+//! The choice of the first node for a read or a write.
 //!
-//! Each process prefers another one of the nodes that have a partition, always the same, while few requests are in flight. They
-//! then share wake-ups, packets and syncs of the node's log, which cost more than the requests themselves. Many requests
-//! are spread over the next nodes, too. Which node is asked after the first one is a matter of each library.
+//! While few requests are in flight, each process sends them to one preferred node of the partition, and other processes prefer
+//! other nodes. The requests then share wake-ups, packets and syncs of the node's log, which cost more than the requests
+//! themselves. Many requests are spread over the next nodes as well. Each library chooses the node after the first one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

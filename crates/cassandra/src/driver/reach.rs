@@ -1,6 +1,6 @@
-//! Nodes that hang, or are cut off, while the driver connects. The driver waits several seconds for each of them. So every node is
-//! greeted before the driver connects to it: first the contact points, then the nodes that these name. A node is left out
-//! until it answers.
+//! Finds the reachable nodes. While it connects, the driver would wait several seconds for each node that hangs or is cut off. So
+//! every node is greeted before the driver connects to it: first the contact points, then the nodes that the contact points name.
+//! A node is left out until it answers.
 
 use std::collections::HashSet;
 use std::io;

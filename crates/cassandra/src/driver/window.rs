@@ -1,5 +1,5 @@
-//! The limit of transactions in flight. The others wait here, first come, first served. If they waited in the nodes instead, they
-//! would time out, be sent again and delay heartbeats.
+//! The limit of transactions in flight. Further transactions wait here, first come, first served. In the nodes they would time
+//! out, be sent again and delay heartbeats.
 
 use std::collections::VecDeque;
 use std::time::Duration;

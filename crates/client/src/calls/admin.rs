@@ -112,8 +112,8 @@ impl Client {
         .await
     }
 
-    /// The first `limit` items of a listing. `list` asks for a page of this size, by its token, and returns its items, and the
-    /// token of the next page.
+    /// The first `limit` items of a listing. `list` takes the size and the token of a page, and returns the items and the token
+    /// of the next page.
     async fn pages<T, F, Fut>(&self, limit: usize, list: F) -> Result<Vec<T>, CallError>
     where
         F: Fn(Attempt, i32, String) -> Fut,
@@ -153,8 +153,8 @@ impl Client {
         Ok(answer.message.replicas)
     }
 
-    /// Ends an entry whatever its holder does. It is given by its name, as [`Client::describe_lock`] shows it, or by its lockRef.
-    /// The reason is kept, and told to the former holder.
+    /// Ends an entry by force. Takes its name, as [`Client::describe_lock`] shows it, or its lockRef. The service keeps the
+    /// reason, and answers it to the former holder.
     pub async fn force_release(
         &self,
         name: &str,
@@ -175,8 +175,8 @@ impl Client {
         Ok(answer.message)
     }
 
-    /// Closes a session whatever its client does, and ends all its locks. It is given by its id, as [`Client::list_sessions`] shows
-    /// it, or by its text. The reason is written into the audit log. True if it had ended before, or never was.
+    /// Closes a session by force, and ends all its locks. Takes its id, as [`Client::list_sessions`] shows it, or its text. The
+    /// reason goes to the audit log. True if the session had ended before, or never existed.
     pub async fn end_session(
         &self,
         session_id: &str,
@@ -199,8 +199,8 @@ impl Client {
 }
 
 impl Client {
-    /// Whether a server says that it serves (grpc.health.v1). `service` is a service of the contract, `""` for the server as a
-    /// whole, or `liveness` for the process. Needs no login.
+    /// Asks a server whether it serves (grpc.health.v1). `service` is a service of the contract, `""` for the server as a whole,
+    /// or `liveness` for the process. Needs no login.
     pub async fn is_serving(&self, service: &str) -> Result<bool, CallError> {
         let answer = self
             .call(|attempt| {
@@ -228,7 +228,7 @@ impl std::fmt::Debug for Backup {
 }
 
 impl Backup {
-    /// The next part of the file; `None` after the last. With an error the backup is not whole.
+    /// The next part of the file; `None` after the last. After an error the backup is incomplete.
     pub async fn next(&mut self) -> Result<Option<Bytes>, CallError> {
         let part = self.parts.message().await;
         let part = part.map_err(|status| Fault::new(&not_grpc::of_answer(status)))?;
@@ -237,7 +237,7 @@ impl Backup {
 }
 
 impl Client {
-    /// A backup of the embedded store of the server, of one moment.
+    /// Backs up the embedded store of the server, as it is at one moment.
     pub async fn back_up(&self) -> Result<Backup, CallError> {
         let permit = self.connections().watch_permit().await;
         let within = self.options().timeout;

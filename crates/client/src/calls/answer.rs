@@ -1,4 +1,4 @@
-//! What the calls take and answer, in the client's own types.
+//! Arguments and answers of the calls, in the client's own types.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ pub enum LockStatus {
     },
     /// It waits.
     Waiting {
-        /// How many are ahead in the queue.
+        /// The number of entries ahead in the queue.
         position: u32,
     },
 }
 
-/// A value as read: `None` where the key has none.
+/// A value as read; `None` if the key has none.
 pub type Value = Option<Bytes>;
 
 /// The value in an answer, if it is HELD and the value was asked for.
@@ -38,7 +38,7 @@ pub(crate) fn granted_value(
     (is_held && read).then_some(exists.then_some(value))
 }
 
-/// What a write leaves.
+/// The content of a write.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Mutation {
     /// This value.
@@ -75,11 +75,11 @@ impl std::fmt::Debug for Mutation {
 /// The answer to CreateLockRef.
 #[derive(Clone)]
 pub struct Created {
-    /// All that later calls need; with its grant when held. Whoever has it may act for the entry.
+    /// The lockRef for later calls; with its grant when held. Everybody who has it may act for the entry.
     pub lock_ref: String,
     /// Its status.
     pub status: LockStatus,
-    /// What keeps it alive.
+    /// The text for renewals: of its session, or of the lockRef itself.
     pub session: String,
     /// The TTL in force.
     pub ttl: Duration,
@@ -88,17 +88,17 @@ pub struct Created {
 }
 
 impl Created {
-    /// The value of the key, where it is held and [`LockRequest::read_value`](crate::LockRequest::read_value) asked for it.
+    /// The value of the key, if the lock is held and [`LockRequest::read_value`](crate::LockRequest::read_value) was called.
     pub fn value(&self) -> Option<&Value> {
         self.value.as_ref()
     }
 
-    /// Until when the lockRef is safe from expiry.
+    /// The lockRef does not expire before this moment.
     pub fn valid_until(&self) -> Moment {
         self.promise.validity.until()
     }
 
-    /// Whether it survives a crash of the replica that serves its key. Where it does not, ask again before
+    /// Whether the lockRef survives a crash of the replica that serves its key. If not, ask again before
     /// [`Created::valid_until`].
     pub fn durable(&self) -> bool {
         self.promise.durable
@@ -117,12 +117,12 @@ pub struct Acquired {
 }
 
 impl Acquired {
-    /// Until when the lockRef is safe from expiry.
+    /// The lockRef does not expire before this moment.
     pub fn valid_until(&self) -> Moment {
         self.promise.validity.until()
     }
 
-    /// Whether it survives a crash of the replica that serves its key. Where it does not, ask again before
+    /// Whether the lockRef survives a crash of the replica that serves its key. If not, ask again before
     /// [`Acquired::valid_until`].
     pub fn durable(&self) -> bool {
         self.promise.durable
@@ -132,17 +132,17 @@ impl Acquired {
 /// The answer to OpenSession and RenewSession.
 #[derive(Clone)]
 pub struct Renewed {
-    /// The session: lets whoever has it act for it.
+    /// The text of the session. Everybody who has it may act for the session.
     pub session: String,
     /// The TTL in force.
     pub ttl: Duration,
-    /// How long it lives on once its connection is closed, where that matters.
+    /// How long the session lives on after its connection is closed, if it has such a grace.
     pub disconnect_grace: Option<Duration>,
     pub(crate) validity: Validity,
 }
 
 impl Renewed {
-    /// Until when the session is safe from expiry.
+    /// The session does not expire before this moment.
     pub fn valid_until(&self) -> Moment {
         self.validity.until()
     }

@@ -1,5 +1,5 @@
-//! Work that no caller waits for: releases of what was dropped. A process that drops thousands of locks at once does not stand in
-//! the way of those that it holds.
+//! Work without a waiting caller: releases of dropped locks, entries and sessions. Few attempts run at once, so thousands of
+//! dropped locks do not delay the calls for held ones.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ impl Default for Background {
 }
 
 impl Background {
-    /// Repeats a call about an entry, or a session, until it is answered. `None`: there is no such thing, or it cannot be asked
-    /// about, or it has expired. The pauses between two attempts take no room.
+    /// Repeats a call about an entry, or a session, until it is answered. `None`: the entry or session does not exist, has
+    /// expired, or cannot be asked about. The pauses between two attempts take no room.
     pub(crate) async fn until_answered<T, F>(
         &self,
         expired: impl Future<Output = ()>,

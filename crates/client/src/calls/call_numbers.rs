@@ -11,18 +11,18 @@ use super::fault::ServerError;
 /// The numbers for the attempts of one call; a power of two.
 const ATTEMPTS: u64 = 1_024;
 
-/// Numbers for the critical calls of a lockRef. Keep them for as long as the lockRef is used, and share them among all its users
-/// in this process. They only grow: a call gets 1,024 times the time of day in microseconds, or more where that is not above the
-/// last number; the 1,023 numbers after it are for its attempts. So the numbers of several processes with one lockRef, one after
-/// the other, grow as well, as far as the clocks of their machines agree.
+/// Numbers for the critical calls of a lockRef. Keep this value while the lockRef is used, and share it among all users of the
+/// lockRef in this process. The numbers only grow. A call gets 1,024 times the time of day in microseconds, or more if the last
+/// number is as high. The 1,023 numbers after it are for the attempts of the call. So the numbers also grow from one process with
+/// the lockRef to the next one, as far as the clocks of their machines agree.
 #[derive(Debug, Default)]
 pub struct CallNumbers {
     last: AtomicU64,
 }
 
 impl CallNumbers {
-    /// The next number, above all that were given before: for a call, or for the repeat of a call that was not done. An attempt
-    /// that was given up cannot land after it.
+    /// The next number, above all earlier ones: for a call, or for the repeat of a call that was not done. An abandoned attempt
+    /// cannot take effect after it.
     #[must_use]
     pub fn next(&self) -> u64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -30,7 +30,7 @@ impl CallNumbers {
         self.next_at(now)
     }
 
-    /// After a refusal of a call for its number the next numbers are above the one that was accepted last.
+    /// Notes the refusal of a call for its number: the next numbers are above the last accepted one.
     pub(crate) fn note_refusal(&self, refused: &NotAbove) {
         self.last.fetch_max(refused.last, Ordering::Relaxed);
     }
@@ -72,8 +72,8 @@ impl NotAbove {
         })
     }
 
-    /// Whether the same call came before, as by a proxy that repeats it: it may have been done. (Where another call came after
-    /// that, nobody can know: proxies are not to repeat calls by themselves.)
+    /// Whether the same call came before, repeated by a proxy: it may have been done. (If another call came in between, this
+    /// cannot be known: a proxy must not repeat calls.)
     pub(crate) fn came_before(&self) -> bool {
         self.given == self.last
     }

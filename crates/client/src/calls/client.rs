@@ -1,4 +1,5 @@
-//! The client: its endpoints, and how one call is made: on one of them, with a deadline, repeated where that can help.
+//! The client: its endpoints, and the attempts of one call. An attempt goes to one endpoint, with a deadline. It is repeated if a
+//! repeat can help.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use crate::transport::pipeline::{ANSWER_BYTES_MAX, Call, Opener, Pipeline};
 use crate::transport::retry::{Backoff, Verdict, judge};
 use crate::transport::tls::refused_certificate;
 
-/// The server is told this much less than the time that is left, so that its answer still comes in time.
+/// The deadline sent to the server is this much shorter than the remaining time, so that its answer still comes in time.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(100);
 
 /// A client of the lock service. Cheap to clone; clones share their connections.
@@ -42,7 +43,7 @@ struct ClientShared {
     connections: Connections,
     homes: Homes,
     background: Background,
-    /// Of attempts that were repeated, or may be.
+    /// The failure of the last attempt that was or may be repeated.
     last_failure: LastFailure,
     /// A server answered a call.
     has_answered: AtomicBool,
@@ -73,7 +74,7 @@ fn of_all_attempts(status: Status, total: Duration, took: Duration) -> Status {
     }
 }
 
-/// An answer, and when it was asked for.
+/// An answer, and the time of its request.
 pub(crate) struct Answer<T> {
     pub(crate) message: T,
     /// Before the request left.
@@ -81,7 +82,7 @@ pub(crate) struct Answer<T> {
 }
 
 impl<T> Answer<T> {
-    /// Until when the subject of the answer is safe from expiry.
+    /// The validity of the lockRef or session in the answer.
     pub(crate) fn validity(&self, valid_for: Option<prost_types::Duration>) -> Validity {
         Validity::promised(self.sent, from_wire(valid_for))
     }
@@ -102,19 +103,19 @@ impl<T> Answer<T> {
 /// How often a call is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tries {
-    /// Once, and given up after this.
+    /// Once, for this time at most.
     Once(Duration),
-    /// Until one attempt is answered otherwise than that it be repeated, or this has passed.
+    /// Until an answer asks for no repeat, or this time has passed.
     For(Duration),
 }
 
-/// The means of one attempt.
+/// The connection of one attempt.
 pub(crate) struct Attempt {
     opener: Opener,
     /// Of a call that does not stay open.
     pipeline: Option<Pipeline>,
     timeout: Duration,
-    /// Of a call that stays open: held for as long as that does.
+    /// For a call that stays open: kept as long as the call.
     stream: Option<LongCallStream>,
 }
 
@@ -157,8 +158,7 @@ impl Attempt {
 }
 
 impl Client {
-    /// A client of one or several replicas of one service. Connects when it is first used. Must be called
-    /// inside a Tokio runtime.
+    /// A client of one or several replicas of one service. Connects on first use. Must be called inside a Tokio runtime.
     pub fn connect<E>(endpoints: impl IntoIterator<Item = E>) -> Result<Client, ConnectError>
     where
         E: AsRef<str>,
@@ -166,7 +166,7 @@ impl Client {
         Client::connect_with(endpoints, ClientOptions::default())
     }
 
-    /// The same with other options than the default ones.
+    /// As [`Client::connect`], with these options.
     pub fn connect_with<E>(
         endpoints: impl IntoIterator<Item = E>,
         options: ClientOptions,
@@ -184,8 +184,8 @@ impl Client {
         Client::of(replicas, options, Arc::new(BootClock))
     }
 
-    /// A client with a clock of its caller. Each replica has a name for messages, and a function that makes a new connection to
-    /// it, which connects when it is first used.
+    /// A client with the caller's clock. Each replica has a name for messages, and a function that makes a new connection. A
+    /// connection connects on first use.
     pub fn from_connectors_and_clock<C>(
         connectors: impl IntoIterator<Item = (String, C)>,
         options: ClientOptions,
@@ -229,12 +229,12 @@ impl Client {
         &self.shared.options
     }
 
-    /// The failure of the last attempt of a call that is repeated; `None` once a server answered.
+    /// The failure of the last attempt of a repeated call; `None` once a server answered.
     pub fn last_failure(&self) -> Option<ServerError> {
         self.shared.last_failure.get()
     }
 
-    /// Whether a server ever answered a call of this client, or of a clone of it, other than that it be made again.
+    /// Whether a server ever answered a call of this client or a clone, except by a failure that is repeated.
     pub fn has_answered(&self) -> bool {
         self.shared.has_answered.load(Ordering::Relaxed)
     }
@@ -244,7 +244,7 @@ impl Client {
         self.shared.last_failure.forget();
     }
 
-    /// The clock that validity is counted on.
+    /// The clock for validity.
     pub fn clock(&self) -> &dyn Clock {
         &*self.shared.clock
     }
@@ -287,7 +287,7 @@ impl Client {
         }
     }
 
-    /// The number of the replica in use, and an attempt of a call that stays open at it.
+    /// The number of the replica in use, and an attempt of a call that stays open on this replica.
     pub(crate) fn long_attempt(&self, permit: LongCallPermit) -> (usize, Attempt) {
         let at = self.shared.connections.current();
         (
@@ -311,7 +311,7 @@ impl Client {
         shared.homes.note(key, other);
     }
 
-    /// Goes on to the next endpoint, unless another call has left `failed` already.
+    /// Switches to the next endpoint, unless another call has already switched from `failed`.
     pub(crate) fn leave(&self, failed: usize) {
         self.shared.connections.leave(failed);
     }
@@ -320,8 +320,7 @@ impl Client {
         &self.shared.connections
     }
 
-    /// One attempt of `op`, given up after `timeout`: at the home of this key, where that is known; with a permit, of a call
-    /// that stays open.
+    /// One attempt of `op`, given up after `timeout`: at the home of this key, if known. With a permit the call stays open.
     pub(crate) async fn once<T, F, Fut>(
         &self,
         key: Option<&str>,
@@ -376,8 +375,7 @@ impl Client {
         Err(status)
     }
 
-    /// Adds the endpoint and the first cause to a status that was made here, out of a broken connection: it says no more than
-    /// that.
+    /// Adds the endpoint and the first cause to a status of this client for a broken connection, which lacks both.
     pub(crate) fn named(&self, at: usize, status: Status) -> Status {
         let Some(cause) = causes(&status).last().map(ToString::to_string) else {
             return status;
@@ -447,7 +445,7 @@ impl Client {
         }
     }
 
-    /// The same of a call that is about no key, within the client's own timeout.
+    /// Attempts of a call without a key, within the client's own timeout.
     pub(crate) async fn call<T, F, Fut>(&self, op: F) -> Result<Answer<T>, Status>
     where
         F: FnMut(Attempt) -> Fut,
@@ -461,8 +459,8 @@ impl Client {
         &self.shared.background
     }
 
-    /// Runs work in the background, in the runtime that the client was made in, from any thread. Once that runtime has ended
-    /// the work is left undone: TTLs see to it.
+    /// Runs work in the background, in the runtime of the client, from any thread. After the end of that runtime the work is not
+    /// done; entries and sessions then end by their TTL.
     pub(crate) fn in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.shared.runtime.spawn(work);
     }

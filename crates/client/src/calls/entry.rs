@@ -1,4 +1,4 @@
-//! Entries in the queue of a key: taken, asked about, given back.
+//! Entries in the queue of a key: created, asked about, released.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ use crate::transport::connections::LongCallPermit;
 use crate::transport::local_status::unexpected;
 
 impl Client {
-    /// Adds an entry to the queue of a key. Keep the `request_id` for repeats: the same id never takes a second
-    /// entry. The entry must be kept alive: by [`Client::acquire_lock`] or [`Client::renew_session`], each third of its TTL.
+    /// Adds an entry to the queue of a key. Keep the `request_id` for repeats: the same id never makes a second entry. Keep the
+    /// entry alive by [`Client::acquire_lock`] or [`Client::renew_session`], each third of its TTL.
     pub async fn create_lock_ref(
         &self,
         request: &LockRequest,
@@ -79,7 +79,7 @@ impl Client {
         Ok(acquired.map_err(|status| Fault::new(&status))?)
     }
 
-    /// The same, with `read_value` also for the value if it does.
+    /// As [`Client::acquire_lock`]; `read_value` also asks for the value if the lockRef holds its key.
     pub(crate) async fn acquire_raw(
         &self,
         lock_ref: &str,
@@ -112,8 +112,8 @@ impl Client {
         acquired(answer, read_value)
     }
 
-    /// Ends a lockRef, after writing `put`, with numbers as [`Client::critical_write`] takes them. True if it had been
-    /// released before, other than by an attempt of this call; then `put` was not written.
+    /// Writes `put`, then releases the lockRef. The numbers are used as in [`Client::critical_write`]. True if the lockRef had
+    /// been released before, and not by an attempt of this call; then `put` was not written.
     pub async fn release_lock(
         &self,
         lock_ref: &str,
@@ -187,7 +187,7 @@ fn acquired(
     })
 }
 
-/// Reads a state that only HELD and WAITING are allowed in.
+/// Reads a state, which must be HELD or WAITING.
 fn status(state: i32, position: u32, fencing_token: u64) -> Result<LockStatus, Status> {
     match proto::LockState::try_from(state) {
         Ok(proto::LockState::Held) => Ok(LockStatus::Held { fencing_token }),

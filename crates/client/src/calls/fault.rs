@@ -12,25 +12,25 @@ use tonic_types::StatusExt;
 use super::lost::{Lost, LostReason, with_reason};
 use crate::transport::retry::{Verdict, judge, retry_delay};
 
-/// The error that a server answered with, or that stands for the lack of an answer.
+/// The error in the answer of a server, or in place of a missing answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerError {
     /// The gRPC status code.
     pub code: Code,
-    /// The server's words, with the wrong fields of the request (`google.rpc.BadRequest`).
+    /// The message of the server, with the wrong fields of the request (`google.rpc.BadRequest`).
     pub message: String,
-    /// The machine-readable reason (`google.rpc.ErrorInfo`), empty where there is none.
+    /// The machine-readable reason (`google.rpc.ErrorInfo`); empty if there is none.
     pub reason: String,
     /// The time to wait before a repeat (`google.rpc.RetryInfo`).
     pub retry_after: Option<Duration>,
 }
 
 impl ServerError {
-    /// The reason where an identity may not do this.
+    /// The reason of a refusal: no rule allows the call to this identity.
     pub const NOT_ALLOWED: &str = "NOT_ALLOWED";
-    /// The reason where the call's number is not above the last one under its grant.
+    /// The reason of a refusal: the call's number is not above the last one under its grant.
     pub const CALL_NO_NOT_ABOVE: &str = "CALL_NO_NOT_ABOVE";
-    /// The reason where a live lockRef has a newer grant.
+    /// The reason of a refusal: the live lockRef has a newer grant.
     pub const GRANT_SUPERSEDED: &str = "GRANT_SUPERSEDED";
 
     pub(crate) fn new(status: &Status) -> ServerError {
@@ -103,12 +103,12 @@ impl LastFailure {
     }
 }
 
-/// Why a wait for a lock makes no progress, while it goes on. Cheap to clone.
+/// Why a wait in progress is stuck. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct WaitFailure(pub(crate) Arc<LastFailure>);
 
 impl WaitFailure {
-    /// The failure of its last call; `None` while it is answered.
+    /// The failure of the wait's last call; `None` while its calls are answered.
     pub fn get(&self) -> Option<ServerError> {
         self.0.get()
     }
@@ -135,9 +135,9 @@ pub(crate) enum Fault {
     NotFound(ServerError),
     /// A limit is reached.
     Limit(ServerError),
-    /// Not allowed, or not known.
+    /// The server does not allow this, or does not know the client.
     Denied(ServerError),
-    /// It could not be done in time; its outcome may be unknown.
+    /// The call could not be done in time; its outcome may be unknown.
     Unavailable(ServerError),
     /// Anything else.
     Other(ServerError),
@@ -191,7 +191,7 @@ impl Fault {
         }
     }
 
-    /// The end of the lockRef or session that was named, if that is the fault.
+    /// The end of the named lockRef or session, if that is the fault.
     pub(crate) fn ended(self) -> Result<Lost, Fault> {
         match self {
             Fault::Ended(lost) => Ok(lost),

@@ -1,5 +1,5 @@
-//! The homes of keys, as answers named them. Calls about a key go to its home at once, where that is one of the endpoints, and
-//! spare the service a step (H10).
+//! The homes of keys, as answers named them. If the home of a key is one of the endpoints, calls about the key go there directly,
+//! which saves the service a step (H10).
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use fermata_proto::HOME_ADDRESS;
 use parking_lot::Mutex;
 use tonic::metadata::MetadataMap;
 
-/// The most keys whose homes are known. With more, all are forgotten: their next calls take a step more.
+/// The most keys with a known home. Beyond that all are forgotten, and their next calls take one more step.
 const HOMES_MAX: usize = 10_000;
 
 /// The numbers of the endpoints of homes that are not the replica in use, by key.
@@ -22,7 +22,7 @@ pub(crate) fn key_of(lock_ref: &str) -> &str {
     lock_ref.rsplit_once('#').map_or(lock_ref, |(key, _)| key)
 }
 
-/// The same of a key without a lockRef; in the default table where none is named.
+/// The key with its table, without a lockRef; an empty table is the default one.
 pub(crate) fn key_in(table: &str, key: &str) -> String {
     let table = if table.is_empty() { "default" } else { table };
     let mut text = format!("{table}/");
@@ -35,19 +35,19 @@ pub(crate) fn key_in(table: &str, key: &str) -> String {
     text
 }
 
-/// Where the home takes calls of clients, where an answer says so.
+/// The address of the home for clients, if an answer names it.
 pub(crate) fn address(metadata: &MetadataMap) -> Option<&str> {
     metadata.get(HOME_ADDRESS)?.to_str().ok()
 }
 
 impl Homes {
-    /// The number of the replica that is the home, where that is not the one in use.
+    /// The number of the home, unless it is the replica in use.
     pub(crate) fn of(&self, key: &str) -> Option<usize> {
         self.0.lock().get(key).copied()
     }
 
-    /// Takes note of an answer that names the home; `None` for the replica in use. (A late answer of an earlier home costs the
-    /// next call a step.)
+    /// Notes an answer that names the home; `None` for the replica in use. (A late answer of an earlier home costs the next call
+    /// a step.)
     pub(crate) fn note(&self, key: &str, home: Option<usize>) {
         let mut known = self.0.lock();
         let Some(home) = home else {

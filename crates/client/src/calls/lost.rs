@@ -4,36 +4,36 @@ use std::fmt;
 
 use fermata_proto::EndReason;
 
-/// How a lockRef, or the session it lived by, ended. Displayed as the detail with the reason behind it.
+/// How a lockRef or its session ended. Displayed as the detail, then the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Lost {
     /// Why.
     pub reason: LostReason,
-    /// The same in words, with what the server knows of who and why.
+    /// The reason in words, with the operator and the operator's reason if the server knows them.
     pub detail: String,
 }
 
 /// Why a lockRef ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LostReason {
-    /// The server heard nothing from this client for the TTL.
+    /// The server received no call of this client for the TTL.
     Expired,
-    /// This client heard nothing from a server in time. Another may get the lock from now on.
+    /// This client got no answer of a server in time. Another client may get the lock from now on.
     ValidityEnded,
     /// Its session was closed, or expired.
     SessionClosed,
-    /// It was its turn, and nobody claimed it.
+    /// It had its turn, and its client did not claim the lock.
     Unclaimed,
     /// An operator ended it.
     Forced,
     /// It was released.
     Released,
-    /// It has ended, and the server no longer keeps why; or the replica that served its key crashed before the lock was
-    /// durable ([`LockGuard::durable`](crate::LockGuard::durable)).
+    /// It has ended, and the server no longer knows why; or the replica that served its key crashed before the lock was durable
+    /// ([`LockGuard::durable`](crate::LockGuard::durable)).
     NoLongerKept,
     /// The server does not know it: it was never issued, or the store was replaced.
     NeverIssued,
-    /// For a reason that this version of the client does not know; the detail says more.
+    /// This version of the client does not know the reason; the detail says more.
     Unknown,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for Lost {
     }
 }
 
-/// Words, and the reason behind them, by which `fermata explain`, and the contract, name it.
+/// Words, followed by the reason as `fermata explain` and the contract name it.
 pub(crate) fn with_reason(f: &mut fmt::Formatter<'_>, words: &str, reason: &str) -> fmt::Result {
     match reason.is_empty() || words == reason {
         true => f.write_str(words),
@@ -52,7 +52,7 @@ pub(crate) fn with_reason(f: &mut fmt::Formatter<'_>, words: &str, reason: &str)
 }
 
 impl LostReason {
-    /// One word for it, as the contract spells it.
+    /// The reason as one word, spelled as in the contract.
     pub fn as_str(self) -> &'static str {
         match self {
             LostReason::Expired => "EXPIRED",
@@ -93,7 +93,7 @@ impl Lost {
         Lost { reason, detail }
     }
 
-    /// `why`: the failure of the last attempt to keep it alive, where one failed.
+    /// `why`: the failure of the last attempt to keep the lock alive, if it failed.
     pub(crate) fn validity_ended(why: Option<impl fmt::Display>) -> Lost {
         let detail = match why {
             None => "no renewal was answered before the validity ended".to_owned(),
@@ -106,7 +106,7 @@ impl Lost {
         Lost::new(LostReason::Released, "it was released")
     }
 
-    /// Whether this client ended it by itself, so that a server may not know.
+    /// Whether this client itself ended the lock, so that a server may not know of the end.
     pub(crate) fn is_said_here(&self) -> bool {
         matches!(
             self.reason,

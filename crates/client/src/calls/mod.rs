@@ -1,6 +1,6 @@
-//! The second floor: the calls of the contract, one by one, repeated where that can help. Nothing is kept alive here.
-//! [`LockGuard`](crate::LockGuard) and [`Session`](crate::Session) are made of these calls. Use them directly for a lockRef that
-//! came from another process.
+//! The second layer: the single calls of the contract, repeated if a repeat can help. Nothing is kept alive here.
+//! [`LockGuard`](crate::LockGuard) and [`Session`](crate::Session) are made of these calls. Use the calls directly for a lockRef
+//! from another process.
 
 pub(crate) mod admin;
 pub(crate) mod answer;

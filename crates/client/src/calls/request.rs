@@ -1,8 +1,8 @@
-//! What to lock, and how.
+//! The requests for a lock and for a session.
 
 use std::time::Duration;
 
-/// What to lock. Only the key is needed.
+/// A request for a lock. Only the key is required.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockRequest {
     pub(crate) key: String,
@@ -14,7 +14,7 @@ pub struct LockRequest {
 }
 
 impl LockRequest {
-    /// A lock on this key of the table `default`; waits without end.
+    /// A lock on this key of the table `default`; the wait has no limit.
     pub fn new(key: impl Into<String>) -> LockRequest {
         LockRequest {
             key: key.into(),
@@ -33,8 +33,8 @@ impl LockRequest {
         self
     }
 
-    /// How long the lock lives without a renewal; the server's default (30 s) where not said. In a
-    /// session the session's TTL counts instead.
+    /// How long the lock lives without a renewal; by default the server's TTL (30 s). In a session the session's TTL counts
+    /// instead.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> LockRequest {
         self.ttl = Some(ttl);
@@ -48,9 +48,9 @@ impl LockRequest {
         self
     }
 
-    /// The answer that the lock is held carries the value of the key too: a guard has it as
-    /// [`LockGuard::granted_value`](crate::LockGuard::granted_value). With
-    /// [`LockGuard::release_with`](crate::LockGuard::release_with) that makes two calls of lock, read, write and release.
+    /// Also reads the value of the key, once the lock is held. The guard has the value as
+    /// [`LockGuard::granted_value`](crate::LockGuard::granted_value). Together with
+    /// [`LockGuard::release_with`](crate::LockGuard::release_with), two calls lock, read, write and release.
     #[must_use]
     pub fn read_value(mut self) -> LockRequest {
         self.read_value = true;
@@ -71,7 +71,7 @@ impl<K: Into<String>> From<K> for LockRequest {
     }
 }
 
-/// What session to open. Nothing is needed.
+/// A request for a session. Nothing is required.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionRequest {
     pub(crate) ttl: Option<Duration>,
@@ -92,9 +92,9 @@ impl SessionRequest {
         self
     }
 
-    /// How long the session lives on once its connection is closed, 100 ms to its TTL: the locks of a process that
-    /// crashes go to the next ones after this. In return its locks count as lost as soon as no server answered
-    /// within 0.9 of it, for whatever reason.
+    /// How long the session lives on after its connection is closed: from 100 ms to its TTL. After this time the locks of a
+    /// crashed process go to the next waiters. In return its locks count as lost once no server has answered for 0.9 of this
+    /// time, for whatever reason.
     #[must_use]
     pub fn disconnect_grace(mut self, grace: Duration) -> SessionRequest {
         self.disconnect_grace = Some(grace);

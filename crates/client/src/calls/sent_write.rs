@@ -1,5 +1,4 @@
-//! The attempts of one write: whether one of them may have taken effect though its answer did not come. That is not forgotten
-//! under a new grant (H7).
+//! The attempts of one write. An attempt without an answer may have taken effect; this doubt stays under a new grant (H7).
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,25 +12,25 @@ use crate::transport::local_status::causes;
 use crate::transport::not_grpc::NotGrpc;
 use crate::transport::pipeline::NotSent;
 
-/// The reasons of an UNAVAILABLE by which nothing was done.
+/// The reasons of UNAVAILABLE that say that nothing was done.
 const NOTHING_DONE: [&str; 4] = ["ELSEWHERE", "STOPPING", "MESSAGE_LATE", "CLOCK_OFF"];
 
 /// The attempts of one write, over all its repeats and grants.
 #[derive(Debug, Default)]
 pub(crate) struct SentWrite {
     in_doubt: AtomicBool,
-    /// That of the attempt before; 0 where there was none.
+    /// The number of the last attempt; 0 before the first.
     number: AtomicU64,
 }
 
 impl SentWrite {
-    /// Whether an attempt may have taken effect, and its answer did not say.
+    /// Whether an attempt may have taken effect without a clear answer.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.in_doubt.load(Ordering::Relaxed)
     }
 
-    /// The number of the next attempt, to be taken before that is made. After an attempt that may have been done it is below the
-    /// numbers of later calls: another process with the lockRef may have written since, and is not to be overwritten.
+    /// The number of the next attempt, to be taken before the attempt. After an attempt that may have been done, the number is
+    /// below the numbers of later calls, so that the repeat does not overwrite a later write of another process with the lockRef.
     pub(crate) fn number(&self, numbers: &CallNumbers) -> u64 {
         let number = match self.is_in_doubt() {
             true => repeated(self.number.load(Ordering::Relaxed)),
@@ -41,7 +40,7 @@ impl SentWrite {
         number
     }
 
-    /// Makes one attempt. One that is given up half way stays in doubt.
+    /// Makes one attempt. If its future is dropped, the attempt stays in doubt.
     pub(crate) async fn attempt<T>(
         &self,
         attempt: impl Future<Output = Result<Response<T>, Status>>,
@@ -55,7 +54,7 @@ impl SentWrite {
     }
 }
 
-/// Whether a write that failed like this may have taken effect.
+/// Whether a write with this failure may have taken effect.
 fn may_have_taken_effect(status: &Status) -> bool {
     if never_left(status) || NotGrpc::is_refusal(status) {
         return false;
@@ -71,7 +70,7 @@ fn may_have_taken_effect(status: &Status) -> bool {
         || status.code() == Code::Unavailable && !NOTHING_DONE.contains(&&*info.reason)
 }
 
-/// Whether there was no connection that the call could have gone out on.
+/// Whether the call had no connection to leave on.
 fn never_left(status: &Status) -> bool {
     causes(status).any(|cause| cause.is::<ConnectError>() || cause.is::<NotSent>())
 }

@@ -39,7 +39,7 @@ impl Client {
         })
     }
 
-    /// One renewal for a session, or for a lockRef without one.
+    /// Renews a session, or a lockRef without a session.
     pub async fn renew_session(&self, session: &str) -> Result<Renewed, SessionError> {
         let renewed = self.renew_raw(session, self.tries()).await;
         Ok(renewed.map_err(|status| Fault::new(&status))?)
@@ -60,7 +60,7 @@ impl Client {
         })
     }
 
-    /// Closes a session and ends all lockRefs of it. True if it had ended before.
+    /// Closes a session and ends all its lockRefs. True if the session had ended before.
     pub async fn close_session(&self, session: &str) -> Result<bool, SessionError> {
         let closed = self.close_session_raw(session, self.tries()).await;
         Ok(closed.map_err(|status| Fault::new(&status))?)

@@ -1,13 +1,13 @@
-//! How long a lock may be believed in.
+//! The validity of a lock, as its client computes it from answers.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// What is taken off a promised span, as a divisor: clock rates of two machines agree within 10 %.
+/// The divisor of the part that is subtracted from a promised span: clock rates of two machines agree within 10 %.
 const RATE_MARGIN_DIVISOR: u32 = 10;
 
-/// The end of what the server promised, as seen from here.
+/// The end of the server's promise, by the clock of this client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Validity {
     sent: Moment,
@@ -15,8 +15,8 @@ pub(crate) struct Validity {
 }
 
 impl Validity {
-    /// From an answer's `valid_for` and the moment its request was SENT: the answer may have taken any
-    /// time to come, and the server counts from no earlier than when the request was sent.
+    /// From an answer's `valid_for`, counted from the SENDING of its request: the answer may have taken any time, and the server
+    /// never begins to count before the sending.
     pub(crate) fn promised(sent: Moment, valid_for: Duration) -> Validity {
         let margin = valid_for / RATE_MARGIN_DIVISOR;
         Validity {
@@ -25,7 +25,7 @@ impl Validity {
         }
     }
 
-    /// Of what does not end by itself.
+    /// The validity of a lock that does not end by itself.
     pub(crate) fn endless() -> Validity {
         let end = Moment::from_zero(Duration::MAX);
         Validity {
@@ -38,12 +38,12 @@ impl Validity {
         self == Validity::endless()
     }
 
-    /// When it was asked for.
+    /// The sending of its request.
     pub(crate) fn sent(self) -> Moment {
         self.sent
     }
 
-    /// How long it was good for when it was asked for.
+    /// The whole span, from the sending of the request.
     pub(crate) fn span(self) -> Duration {
         self.sent.until(self.until)
     }
@@ -73,24 +73,24 @@ impl Validity {
         }
     }
 
-    /// Whether it has ended. At the very moment of its end it has.
+    /// Whether it has ended; true at the very moment of its end.
     pub(crate) fn has_ended(self, now: Moment) -> bool {
         now >= self.until
     }
 
-    /// What is left.
+    /// The time left.
     pub(crate) fn left(self, now: Moment) -> Duration {
         now.until(self.until)
     }
 }
 
-/// What an answer about a lock promised.
+/// The promise of an answer about a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Promise {
     /// Until when.
     pub(crate) validity: Validity,
-    /// The lock survives a crash of the replica that serves its key. Where this is false it is safe no longer than the
-    /// promise, whatever its session was promised.
+    /// The lock survives a crash of the replica that serves its key. Otherwise the lock is safe only for this promise, even if
+    /// the promise of its session is longer.
     pub(crate) durable: bool,
 }
 

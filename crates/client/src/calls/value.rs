@@ -12,14 +12,14 @@ use super::homes::key_of;
 use super::sent_write::SentWrite;
 use super::validity::Promise;
 
-/// The repeats of a call that was refused for its number. The first one is above the number that was accepted; more are for
-/// other processes that go first again.
+/// The repeats of a call that was refused for its number. The first repeat has a number above the accepted one; further repeats
+/// are needed only if other processes overtake again.
 const OVERTAKEN_MAX: usize = 3;
 
 impl Client {
-    /// Attempts of a call as the holder, each with the next of these numbers. A call that was refused for its number, since
-    /// another process with the lockRef went first, is made again; but not a write in doubt (`sent`), since the other process
-    /// may have written after it.
+    /// Attempts of a call as the holder, each with the next of these numbers. If another process with the lockRef overtook the
+    /// call, so that its number was refused, the call is made again. A write in doubt (`sent`) is not made again, because the
+    /// other process may have written after it.
     pub(crate) async fn numbered<T, F, Fut>(
         &self,
         lock_ref: &str,
@@ -67,8 +67,8 @@ impl Client {
         }
     }
 
-    /// Reads the latest value as the holder. Each attempt takes the next of these numbers. A call that another process with the
-    /// lockRef has overtaken is made again.
+    /// Reads the latest value as the holder. Each attempt takes the next of these numbers. If another process with the lockRef
+    /// overtakes the call, the call is made again.
     pub async fn critical_get(
         &self,
         lock_ref: &str,
@@ -98,9 +98,9 @@ impl Client {
         Ok((message.exists.then_some(message.value), promise))
     }
 
-    /// Writes as the holder. Each attempt takes the next of these numbers; one after an attempt that may have been done takes a
-    /// number above that, and below those of later calls. A call that another process with the lockRef has overtaken is made
-    /// again, where nothing was written.
+    /// Writes as the holder. Each attempt takes the next of these numbers. After an attempt that may have been done, the repeat
+    /// takes a number above that attempt and below later calls. If another process with the lockRef overtakes the call and
+    /// nothing was written, the call is made again.
     pub async fn critical_write(
         &self,
         lock_ref: &str,
@@ -149,7 +149,7 @@ impl Client {
         }
     }
 
-    /// Reads a value without a lock: as some recent section left it. A holder may be about to overwrite it.
+    /// Reads a value without a lock. The value may be old, and a holder may be about to overwrite it.
     pub async fn get(&self, table: &str, key: &str) -> Result<Value, CallError> {
         let answer = self
             .call(|attempt| {

@@ -1,4 +1,4 @@
-//! A lease: a session, or a lockRef without one, that is kept alive.
+//! A lease: a session, or a lockRef without a session, kept alive.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use crate::calls::fault::ServerError;
 use crate::calls::lost::Lost;
 use crate::calls::validity::Validity;
 
-/// A session, or a lockRef without one, that is kept alive until this is dropped.
+/// A session, or a lockRef without a session, kept alive until this is dropped.
 pub(crate) struct Lease {
     shared: Arc<LeaseCell>,
     opened: Renewed,
-    /// Whether a server knows the stream whose end tells that this client went, or none ever will.
+    /// True once a server knows the stream whose end begins the disconnect_grace, or once there will be no such stream.
     on_stream: watch::Receiver<bool>,
     task: JoinHandle<()>,
 }
@@ -63,14 +63,14 @@ impl Lease {
         self.opened.ttl
     }
 
-    /// How long it lives on once its stream ends, where that matters.
+    /// How long the session lives on after the end of its stream, if it has such a grace.
     pub(crate) fn disconnect_grace(&self) -> Option<Duration> {
         self.opened.disconnect_grace
     }
 
-    /// Returns once the server knows the stream whose end begins the disconnect_grace. (If the client is killed before, its
-    /// locks stay held for the whole TTL.) At once without a disconnect_grace; without a stream after a third of the TTL at
-    /// the latest.
+    /// Returns once the server knows the stream whose end begins the disconnect_grace. (If the client is killed before, its locks
+    /// stay held for the whole TTL.) Without a disconnect_grace returns at once; without a stream after a third of the TTL at the
+    /// latest.
     pub(super) async fn attached(&self) {
         if self.opened.disconnect_grace.is_none() {
             return;
@@ -85,22 +85,22 @@ impl Lease {
         self.shared.look()
     }
 
-    /// The failure of the last renewal, where it failed.
+    /// The failure of the last renewal, if it failed.
     pub(crate) fn last_failure(&self) -> Option<ServerError> {
         self.shared.last_failure.get()
     }
 
-    /// Takes note of the promise of another answer.
+    /// Notes the promise of another answer.
     pub(crate) fn extend(&self, promised: Validity) {
         self.shared.extend(promised);
     }
 
-    /// Ends it: an answer said that it has ended.
+    /// Ends the lease, because an answer said that it has ended.
     pub(crate) fn end(&self, lost: Lost) {
         self.shared.end(lost);
     }
 
-    /// Tells of its end, and does not keep it alive.
+    /// Learns of the end of the lease, and does not keep the lease alive.
     pub(crate) fn watch(&self) -> LeaseWatch {
         LeaseWatch(self.shared.changes())
     }
@@ -123,7 +123,7 @@ impl Lease {
 pub(crate) struct LeaseWatch(watch::Receiver<LeaseState>);
 
 impl LeaseWatch {
-    /// Returns when the lease has ended, or is not kept alive any more: then its session is being closed.
+    /// Returns when the lease has ended, or is not kept alive any more because its session is being closed.
     pub(crate) async fn ended(mut self) {
         let has_ended = |state: &LeaseState| matches!(state, LeaseState::Ended(_));
         let _ = self.0.wait_for(has_ended).await;

@@ -1,5 +1,5 @@
-//! The renewals of one lease: one each third of the TTL, as a call. With a disconnect_grace one each quarter of that, over a
-//! KeepAlive stream of its own: the server takes the end of the stream for the end of the client.
+//! The renewals of one lease: a call each third of the TTL. With a disconnect_grace, a message each quarter of the grace over its
+//! own KeepAlive stream, because the server takes the end of the stream for the end of the client.
 
 use std::time::Duration;
 
@@ -24,10 +24,10 @@ use crate::transport::retry::{Backoff, PAUSE_MIN, Verdict, judge};
 
 /// Renewals in one TTL: two may fail before its end. A wait asks as often.
 pub(crate) const RENEWALS_PER_TTL: u32 = 3;
-/// Renewals in one disconnect_grace, as the contract has it.
+/// Renewals in one disconnect_grace, as in the contract.
 const RENEWALS_PER_GRACE: u32 = 4;
 
-/// How often a renewal is sent, and how long an attempt of it may take.
+/// The pace of renewals, and the time limit of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pace {
     every: Duration,
@@ -47,7 +47,8 @@ impl Pace {
         }
     }
 
-    /// When the next renewal is due: soon enough after the last one was sent, and before half of the rest has passed.
+    /// The due time of the next renewal: counted from the sending of the last one, and before half of the remaining validity has
+    /// passed.
     fn due(self, validity: Validity, now: Moment) -> Moment {
         let half = (validity.left(now) / 2).max(PAUSE_MIN.min(self.every));
         validity.sent().after(self.every).min(now.after(half))
@@ -71,7 +72,7 @@ pub(super) struct Renewals {
     stream: Option<Stream>,
     /// When the last renewal was sent.
     sent_at: Moment,
-    /// Becomes true once a server knows the stream, or none ever will.
+    /// Becomes true once a server knows the stream, or once there will be no stream.
     attached: watch::Sender<bool>,
 }
 
@@ -131,7 +132,7 @@ impl Renewals {
         }
     }
 
-    /// One renewal: over the stream, or where that fails as a call.
+    /// One renewal: over the stream, or by a call if the stream fails.
     async fn renew(&mut self) -> Result<Validity, Status> {
         let attempt_max = self
             .pace
@@ -184,7 +185,7 @@ impl Renewals {
         Ok(self.client.renew_raw(&self.session, tries).await?.validity)
     }
 
-    /// Sends a renewal over the stream. Without a stream opens one with the permit.
+    /// Sends a renewal over the stream. Opens a stream with the permit if there is none.
     async fn renew_on_stream(
         &mut self,
         permit: Option<LongCallPermit>,
@@ -216,7 +217,7 @@ impl Renewals {
     }
 }
 
-/// Returns once the stream has ended; never where there is none.
+/// Returns once the stream has ended; never without a stream.
 async fn broken(stream: &mut Option<Stream>) {
     match stream {
         // (An answer without a renewal breaks it as well.)

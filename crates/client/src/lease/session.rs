@@ -15,8 +15,7 @@ use crate::secret_text::public_part;
 
 /// An open session, kept alive in the background. Cheap to clone.
 ///
-/// When the last clone, and the last lock taken in it, is dropped the session is closed in the
-/// background. Closing it ends all its locks.
+/// The session is closed in the background once its last clone and its last lock are dropped. The close ends all its locks.
 #[derive(Clone)]
 pub struct Session {
     shared: Arc<SessionShared>,
@@ -59,8 +58,8 @@ impl Drop for SessionShared {
 }
 
 impl Client {
-    /// Opens a session and keeps it alive. With a disconnect_grace it returns once the server knows the stream whose end
-    /// begins the grace. A session that has ended by then is an error, as where answers take longer than its grace.
+    /// Opens a session and keeps it alive. With a disconnect_grace, returns once the server knows the stream whose end begins the
+    /// grace. Fails if the session has ended by then, as when answers take longer than the grace.
     pub async fn open_session(&self, request: SessionRequest) -> Result<Session, SessionError> {
         let opened = self.open_session_raw(&request).await?;
         let lease = Lease::start(self, opened);
@@ -81,12 +80,12 @@ impl Client {
 }
 
 impl Session {
-    /// Its id, by which LockAdmin and the log of the service name it. It is no secret.
+    /// Its id, as in LockAdmin and the log of the service. The id is not a secret.
     pub fn id(&self) -> &str {
         public_part(self.text())
     }
 
-    /// Its text, which lets its bearer act for the session.
+    /// Its text. Everybody who has it may act for the session.
     pub fn text(&self) -> &str {
         self.shared.lease.session()
     }
@@ -96,12 +95,12 @@ impl Session {
         self.shared.lease.ttl()
     }
 
-    /// How long it lives on once its connection is closed, where that matters.
+    /// How long the session lives on after its connection is closed, if it has such a grace.
     pub fn disconnect_grace(&self) -> Option<Duration> {
         self.shared.lease.disconnect_grace()
     }
 
-    /// Until when it is safe from expiry; `None` once it has ended.
+    /// The session does not expire before this moment; `None` once it has ended.
     pub fn valid_until(&self) -> Option<Moment> {
         match self.shared.lease.state() {
             LeaseState::Live(validity) => Some(validity.until()),
@@ -109,13 +108,13 @@ impl Session {
         }
     }
 
-    /// Returns when it has ended, and with it all its locks.
+    /// Returns when the session has ended, and all its locks with it.
     pub async fn lost(&self) -> Lost {
         self.shared.lease.ended().await
     }
 
-    /// Closes it and ends all its locks. True if it had ended before. Where the server does not say so, or this future is
-    /// dropped, it is tried again in the background, for a TTL.
+    /// Closes the session and ends all its locks. True if the session had ended before. Without an answer, or if this future is
+    /// dropped, the close is tried again in the background, for a TTL.
     pub async fn close(self) -> Result<bool, SessionError> {
         let id = self.text().to_owned();
         self.shared.lease.end(Lost::released_here());
@@ -134,7 +133,7 @@ impl Session {
         &self.shared.lease
     }
 
-    /// Learns of its end, and does not keep it alive.
+    /// Learns of the end of the session, and does not keep the session alive.
     pub(crate) fn watch(&self) -> LeaseWatch {
         self.shared.lease.watch()
     }

@@ -1,4 +1,4 @@
-//! The state of a lease: until when it may be believed in.
+//! The state of a lease: live for a validity, or ended.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use crate::calls::lost::Lost;
 use crate::calls::validity::Validity;
 use crate::clock::{Clock, sleep_until};
 
-/// Whether a lease lives. Once ended it stays ended: its users have acted on that.
+/// Whether a lease lives. Once ended it stays ended, because its users have acted on the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseState {
     /// Safe from expiry for as long as the validity lasts.
     Live(Validity),
-    /// Over.
+    /// Ended.
     Ended(Lost),
 }
 
-/// A state that its users share, and that ends by the clock.
+/// The state of a lease, shared by its users. It ends by the clock.
 pub(crate) struct LeaseCell {
     clock: Arc<dyn Clock>,
     state: watch::Sender<LeaseState>,
-    /// Of the calls that would extend it.
+    /// The failure of the last call that would have extended the lease.
     pub(crate) last_failure: LastFailure,
 }
 
@@ -48,7 +48,7 @@ impl LeaseCell {
         self.state.borrow().clone()
     }
 
-    /// Takes note of a promise. One that comes after the end brings nothing back.
+    /// Notes a promise. After the end it changes nothing.
     pub(crate) fn extend(&self, promised: Validity) {
         self.look();
         let has_grown = self.state.send_if_modified(|state| match state {
@@ -75,7 +75,7 @@ impl LeaseCell {
         });
     }
 
-    /// Every change of it but its end by the clock.
+    /// Every change of the state, except its end by the clock.
     pub(crate) fn changes(&self) -> watch::Receiver<LeaseState> {
         self.state.subscribe()
     }

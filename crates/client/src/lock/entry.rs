@@ -21,27 +21,26 @@ use crate::secret_text::Shown;
 /// An entry in the queue of a key. Wait for the lock with [`QueueEntry::wait`], or give it up; a dropped entry is
 /// released in the background.
 ///
-/// Outside a session nothing but the calls of a wait keeps an entry alive: between two waits it lives no
-/// longer than its TTL.
+/// Without a session only the calls of a wait keep an entry alive: between two waits it lives no longer than its TTL.
 #[must_use = "a dropped entry is released"]
 pub struct QueueEntry {
     pub(crate) client: Client,
     pub(crate) session: Option<Session>,
     /// The last answer about it.
     pub(crate) known: Created,
-    /// The request that made it, to be made again.
+    /// The request of the entry, for making it again.
     pub(crate) request: LockRequest,
     request_id: Uuid,
     pub(crate) phase: EntryPhase,
     pub(crate) wait_failure: WaitFailure,
 }
 
-/// Whether there is an entry to wait with.
+/// The phase of the entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EntryPhase {
-    /// There is one, to wait with and to give up.
+    /// The entry exists.
     Taken,
-    /// It was lost with the replica that served its key, while it waited. The next wait makes it again.
+    /// The entry was lost with the replica that served its key, while it waited. The next wait makes it again.
     LostWhileWaiting,
     /// It has become a lock, or has ended.
     Gone,
@@ -67,8 +66,8 @@ impl std::fmt::Debug for QueueEntry {
     }
 }
 
-/// A create in flight. If its caller gives it up, or its outcome stays unknown, the entry that it may have taken is found again
-/// by its request_id and given back.
+/// A create in flight. If it is dropped, or its outcome stays unknown, its possible entry is found again by the request_id and
+/// released.
 struct Creating {
     client: Client,
     request: LockRequest,
@@ -90,7 +89,7 @@ impl Drop for Creating {
 }
 
 impl Creating {
-    /// Takes an entry, within `total`.
+    /// Makes an entry, within `total`.
     async fn create(
         client: &Client,
         session: Option<&Session>,
@@ -148,7 +147,7 @@ impl QueueEntry {
         })
     }
 
-    /// Takes another entry by the same request, within `total`.
+    /// Makes another entry by the same request, within `total`.
     pub(crate) async fn take_again(&mut self, total: Duration) -> Result<(), Status> {
         // The entry of a try that is given up is given back by its id. The next try needs another one.
         let request_id = std::mem::replace(&mut self.request_id, Uuid::new_v4());
@@ -174,14 +173,14 @@ impl QueueEntry {
         }
     }
 
-    /// How long a call may take that does not wait, and a wait beyond its own time: so that a connection that broke silently is
-    /// noticed within the TTL.
+    /// The time limit of a call that does not wait, and of a wait beyond its own time. So a silently broken connection is noticed
+    /// within the TTL.
     pub(super) fn attempt_max(&self) -> Duration {
         let attempt_timeout = self.client.options().attempt_timeout;
         attempt_timeout.min(self.known.ttl / 4)
     }
 
-    /// Takes note of an answer.
+    /// Notes an answer.
     pub(super) fn note(&mut self, acquired: Acquired) {
         self.wait_failure.0.forget();
         self.known.lock_ref = acquired.lock_ref;
@@ -203,12 +202,12 @@ impl QueueEntry {
         self.known.ttl
     }
 
-    /// Until when it is safe from expiry, by the answers about it; its session may know of more.
+    /// By the answers about it, the entry does not expire before this moment; its session may last longer.
     pub fn valid_until(&self) -> Moment {
         self.known.valid_until()
     }
 
-    /// How many were ahead in the queue when the server was last heard; 0 once it is held.
+    /// The number of entries ahead in the queue, by the last answer; 0 once the lock is held.
     pub fn position(&self) -> u32 {
         match self.known.status {
             LockStatus::Held { .. } => 0,
@@ -216,12 +215,12 @@ impl QueueEntry {
         }
     }
 
-    /// Says, while a wait goes on, why it makes no progress.
+    /// Shows why a wait in progress is stuck.
     pub fn wait_failure(&self) -> WaitFailure {
         self.wait_failure.clone()
     }
 
-    /// Releases the entry, and waits until the server knows. True if it had ended before.
+    /// Releases the entry, and waits for the answer. True if the entry had ended before.
     pub async fn give_up(mut self) -> Result<bool, ReleaseError> {
         if self.phase != EntryPhase::Taken {
             return Ok(true);

@@ -8,7 +8,7 @@ use crate::secret_text::Shown;
 /// The present grant.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Grant {
-    /// With the grant in it.
+    /// The lockRef with the grant.
     pub(crate) lock_ref: String,
     pub(crate) fencing_token: u64,
     /// The number of grants before this one.
@@ -28,7 +28,7 @@ impl std::fmt::Debug for Grant {
 /// The grant of one entry, as it changes.
 pub(crate) struct Grants {
     grant: Mutex<Grant>,
-    /// Those of its critical calls.
+    /// The numbers of its critical calls.
     pub(crate) call_numbers: CallNumbers,
 }
 

@@ -19,15 +19,14 @@ use crate::lease::kept::Lease;
 use crate::lease::session::Session;
 use crate::secret_text::Shown;
 
-/// The time for a release without its write, after that write has failed and before the failure is told: the process may end
-/// then.
+/// The time for a release without its write, after the write has failed. The failure is returned after the release, because the
+/// process may end then.
 const RELEASE_AFTER_PUT_MAX: Duration = Duration::from_secs(2);
 
-/// A lock that is held, and kept alive in the background, until this is released or dropped.
+/// A held lock, kept alive in the background until the guard is released or dropped.
 ///
-/// **Hand [`LockGuard::fencing_token`] to whatever the lock protects**, and let that refuse a token below
-/// the highest one it has seen. Dropping the guard releases the lock in the background, best effort;
-/// [`LockGuard::release`] says what came of it.
+/// **Hand [`LockGuard::fencing_token`] to the protected system**, and let it refuse every token below the highest one that it has
+/// seen. A dropped guard releases the lock in the background, best effort; [`LockGuard::release`] returns the outcome.
 #[must_use = "a dropped guard releases its lock"]
 pub struct LockGuard {
     held_lock: Arc<HeldLock>,
@@ -46,7 +45,7 @@ pub enum GuardState {
     Held {
         /// The fencing token now in force.
         fencing_token: u64,
-        /// Until when the lock is safe from expiry, as known now.
+        /// The lock does not expire before this moment, as known now.
         valid_until: Moment,
         /// How often the lock was taken over by another replica, each time with a new fencing token.
         take_overs: u32,
@@ -105,8 +104,8 @@ impl LockGuard {
         self.held_lock.grants.present().lock_ref
     }
 
-    /// The fencing token: strictly greater for each later holder of the key. Ask for it each time: it
-    /// grows when another replica takes the lock over.
+    /// The fencing token: strictly greater for each later holder of the key. Call this before each use, because the token grows
+    /// when another replica takes the lock over.
     pub fn fencing_token(&self) -> u64 {
         self.held_lock.grants.present().fencing_token
     }
@@ -126,14 +125,14 @@ impl LockGuard {
         }
     }
 
-    /// Whether nobody else can have the lock now (short of an end by force). It may have ended when the next
-    /// line runs: for effects on other systems use the fencing token.
+    /// True while no other client can have the lock (except after an end by force). The validity may end before the next line
+    /// runs: use the fencing token for effects on other systems.
     pub fn is_valid(&self) -> bool {
         matches!(self.state(), GuardState::Held { .. })
     }
 
-    /// Until when nobody else can have the lock, as known now; `None` once it is lost. Grows while the
-    /// server answers.
+    /// No other client can have the lock before this moment, as known now; `None` once the lock is lost. The moment moves on
+    /// while the server answers.
     pub fn valid_until(&self) -> Option<Moment> {
         match self.state() {
             GuardState::Held { valid_until, .. } => Some(valid_until),
@@ -141,29 +140,29 @@ impl LockGuard {
         }
     }
 
-    /// What is left of the validity; zero once the lock is lost.
+    /// The rest of the validity; zero once the lock is lost.
     pub fn valid_for(&self) -> Duration {
         let now = self.held_lock.client.now();
         self.valid_until()
             .map_or(Duration::ZERO, |until| now.until(until))
     }
 
-    /// The whole span of the promise in force, from when it was asked for. Zero once the lock is lost.
+    /// The whole span of the current validity, from the sending of its request. Zero once the lock is lost.
     pub fn promised_for(&self) -> Duration {
         self.held_lock
             .validity()
             .map_or(Duration::ZERO, Validity::span)
     }
 
-    /// Why the validity does not grow: the failure of the last attempt to keep the lock alive (a token or a rule that was
-    /// taken away, a server that cannot be reached). `None` where it has grown since.
+    /// Why the validity does not grow: the failure of the last attempt to keep the lock alive (such as a removed token or rule,
+    /// or an unreachable server). `None` if the validity has grown since.
     pub fn last_failure(&self) -> Option<ServerError> {
         self.held_lock.last_failure()
     }
 
-    /// Whether the lock survives a crash of the replica that serves its key. On a table with write-back it does so a moment
-    /// after it was granted, and this library asks until it is so. Before, such a crash ends it
-    /// ([`LostReason::NoLongerKept`]), and its validity is some seconds.
+    /// Whether the lock survives a crash of the replica that serves its key. On a table with write-back a lock becomes durable a
+    /// moment after its grant, and this library asks until then. Before, such a crash ends the lock
+    /// ([`LostReason::NoLongerKept`]), and its validity is only some seconds.
     pub fn durable(&self) -> bool {
         self.held_lock.is_durable()
     }
@@ -173,26 +172,26 @@ impl LockGuard {
         self.held_lock.lease.ttl()
     }
 
-    /// How long the lock lives on once the connection is closed, where its session asked for that.
+    /// How long the lock lives on after the connection is closed, if its session has such a grace.
     pub fn disconnect_grace(&self) -> Option<Duration> {
         self.held_lock.lease.disconnect_grace()
     }
 
-    /// Returns when the lock is lost, before anyone else can have it (unless it was ended by force).
-    /// What it protects must stop then.
+    /// Returns when the lock is lost, before another client can have it (unless an operator ended it by force). Stop the
+    /// protected work then.
     pub async fn lost(&self) -> Lost {
         self.held_lock.watch_now();
         self.held_lock.ended().await
     }
 
-    /// The value of the key as the lock was granted: what the last acknowledged write before it left. `None` unless
-    /// [`LockRequest::read_value`](crate::LockRequest::read_value) asked for it. It costs no call, and does not change with
-    /// what is written under this lock, by this guard or by others that have its lockRef.
+    /// The value of the key at the grant: the result of the last acknowledged write before. `None` unless
+    /// [`LockRequest::read_value`](crate::LockRequest::read_value) was called. It costs no call. Later writes under this lock, by
+    /// this guard or another process, do not change it.
     pub fn granted_value(&self) -> Option<&Value> {
         self.value.as_ref()
     }
 
-    /// Reads the value of the key: what the last acknowledged write of any holder left.
+    /// Reads the value of the key: the result of the last acknowledged write of any holder.
     pub async fn get(&self) -> Result<Value, CriticalError> {
         let held_lock = &self.held_lock;
         let read = |lock_ref: String, tries| async move {
@@ -202,7 +201,7 @@ impl LockGuard {
         held_lock.critical(&SentWrite::default(), read).await
     }
 
-    /// Writes the value of the key. `Ok` means that it is durable and every later holder reads it.
+    /// Writes the value of the key. `Ok` means that the value is durable and every later holder reads it.
     pub async fn put(&self, value: impl Into<Bytes>) -> Result<(), CriticalError> {
         self.write(Mutation::Put(value.into())).await
     }
@@ -223,17 +222,16 @@ impl LockGuard {
         held_lock.critical(sent, write).await
     }
 
-    /// Gives the lock back. An error says that it was lost before, or that the server could not be told;
-    /// then it is tried further in the background. A lock that was valid when the release was sent, and is not kept any more
-    /// when the answer comes, because the replica that served its key crashed, is given back: until the release nobody
-    /// else had it.
+    /// Releases the lock. An error says that the lock was lost before, or that no server answered; then the release is tried
+    /// further in the background. If the lock was valid when the release was sent, and was then lost because the replica that
+    /// served its key crashed, the release succeeds: before it no other client had the lock.
     pub async fn release(mut self) -> Result<(), ReleaseError> {
         self.end(None).await
     }
 
-    /// Writes a last value, or deletes it, and gives the lock back, in one call. Where the write is refused, or no
-    /// server does it in time, the lock is given back without it before the error is told: the guard is gone either
-    /// way. To go on with the lock after a refused write, use [`LockGuard::put`].
+    /// Writes or deletes the value and releases the lock, in one call. If the write is refused, or no server makes it in time,
+    /// the lock is released without the write before the error is returned. The guard is gone in any case. To keep the lock after
+    /// a refused write, use [`LockGuard::put`].
     pub async fn release_with(mut self, mutation: Mutation) -> Result<(), ReleaseError> {
         let ended = self.end(Some(mutation)).await;
         match &ended {
@@ -245,7 +243,7 @@ impl LockGuard {
         ended
     }
 
-    /// One last try, so that the lock is not held for its TTL if the process ends now. Dropping the guard goes on trying.
+    /// One last try, so that the lock is not held for its TTL if the process ends now. The drop of the guard tries further.
     async fn release_without_put(&mut self) {
         let lock_ref = self.held_lock.grants.present().lock_ref;
         let client = &self.held_lock.client;

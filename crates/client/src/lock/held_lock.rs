@@ -1,4 +1,4 @@
-//! What a guard and the task that watches its lock share. What the guard offers is in `guard.rs`.
+//! The state that a guard shares with the task that watches its lock. The methods of the guard are in `guard.rs`.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -23,18 +23,18 @@ use crate::lease::state::{LeaseCell, LeaseState};
 use crate::transport::local_status::unexpected;
 use crate::transport::retry::{Backoff, PAUSE_MIN, retry_delay};
 
-/// The time that a lock is held before it is asked whether it is durable: a little longer than it takes to become so
-/// (`keep_after` of its table). Shorter sections pay nothing for it.
+/// The time from the grant to the first question whether the lock is durable: a little longer than `keep_after` of its table.
+/// Shorter sections pay nothing for it.
 const CONFIRM_AFTER: Duration = Duration::from_millis(300);
 
 /// A held lock: its grant, its lease, and whether it is lost.
 pub(super) struct HeldLock {
     pub(super) client: Client,
     pub(super) lease: Arc<Lease>,
-    /// Whether the lease is this lock's alone, and not a session's.
+    /// Whether the lease belongs to this lock, and not to a session.
     own_lease: bool,
     pub(super) grants: Grants,
-    /// Whether it is lost. Until it is durable it ends with its own promise, whatever was promised to its lease: a crash of the
+    /// Whether the lock is lost. Until it is durable it ends with its own promise, even if its lease lasts longer: a crash of the
     /// replica that serves its key would end it.
     own: LeaseCell,
     /// Calls on one lockRef are made one after the other.
@@ -43,7 +43,7 @@ pub(super) struct HeldLock {
     watch_now: Notify,
 }
 
-/// Until when a lock is safe, whatever its lease was promised.
+/// The validity of a lock apart from its lease.
 fn of_lock(promise: Promise) -> Validity {
     match promise.durable {
         true => Validity::endless(),
@@ -75,7 +75,7 @@ impl HeldLock {
         self.watch_now.notify_one();
     }
 
-    /// The promise in force, the one that ends first; or the loss, by the clock as well.
+    /// The validity in force, the one that ends first; or the loss, also by the clock.
     pub(super) fn validity(&self) -> Result<Validity, Lost> {
         match (self.own.look(), self.lease.state()) {
             (LeaseState::Ended(lost), _) | (_, LeaseState::Ended(lost)) => Err(self.lose(lost)),
@@ -83,12 +83,12 @@ impl HeldLock {
         }
     }
 
-    /// Whether a crash of its home does not end it. Once durable it stays so until its end.
+    /// Whether the lock survives a crash of its home. A durable lock stays durable until its end.
     pub(super) fn is_durable(&self) -> bool {
         matches!(self.own.look(), LeaseState::Live(own) if own.is_endless())
     }
 
-    /// Until when the lock is safe while it is not durable.
+    /// The validity of the lock while it is not durable.
     fn by_memory(&self) -> Option<Validity> {
         match self.own.look() {
             LeaseState::Live(own) => Some(own).filter(|own| !own.is_endless()),
@@ -96,13 +96,13 @@ impl HeldLock {
         }
     }
 
-    /// Why the promise in force does not grow, by the last attempt.
+    /// Why the validity does not grow, by the last attempt.
     pub(super) fn last_failure(&self) -> Option<ServerError> {
         let of_lease = || self.lease.last_failure();
         self.own.last_failure.get().or_else(of_lease)
     }
 
-    /// Takes note of the promise of an answer about the lock. One that comes after the end brings nothing back.
+    /// Notes the promise of an answer about the lock. After the end it changes nothing.
     fn note(&self, promise: Promise) {
         if self.validity().is_ok() {
             self.lease.extend(promise.validity);
@@ -132,8 +132,8 @@ impl HeldLock {
         self.lose(lost)
     }
 
-    /// Asks until the lock is durable: first when it is likely to be, then each time that half of its promise has passed. Only a
-    /// holder that knows it may count on it when its home crashes.
+    /// Asks until the lock is durable: first when that is likely, then each time half of the promise has passed. Only with that
+    /// answer may the holder keep its lock after a crash of the home.
     async fn confirm(&self) -> Lost {
         let mut backoff = Backoff::new();
         let mut pause = CONFIRM_AFTER;
@@ -239,7 +239,7 @@ impl HeldLock {
         })
     }
 
-    /// The same in one attempt.
+    /// As [`HeldLock::regrant`], in one attempt.
     async fn confirm_once(&self, attempt_max: Duration) -> Result<(), Status> {
         let attempt_max = attempt_max.min(self.client.options().attempt_timeout);
         let lock_ref = self.grants.present().lock_ref;
@@ -247,7 +247,7 @@ impl HeldLock {
         self.granted(self.client.acquire_raw(&lock_ref, false, tries).await?)
     }
 
-    /// Takes note of an answer to AcquireLock.
+    /// Notes an answer to AcquireLock.
     fn granted(&self, acquired: Acquired) -> Result<(), Status> {
         match acquired.status {
             LockStatus::Held { fencing_token } => {
@@ -260,7 +260,7 @@ impl HeldLock {
         }
     }
 
-    /// Finds out about the loss, by the first of three ways.
+    /// Returns once the lock is lost, noticed in the first of three ways.
     pub(super) async fn monitor(self: Arc<Self>) {
         let lost = tokio::select! {
             biased;
@@ -272,7 +272,7 @@ impl HeldLock {
         tracing::debug!(reason = lost.reason.as_str(), "a lock is lost");
     }
 
-    /// Watches the lock on the server: an end by force, and a take-over, show only there.
+    /// Watches the lock on the server: only the watch shows an end by force or a take-over.
     async fn follow(&self) -> Lost {
         tokio::select! {
             biased;

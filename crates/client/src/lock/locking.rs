@@ -1,4 +1,4 @@
-//! Locks, in one call: an entry is taken and waited with, with a TTL of its own or in a session.
+//! Locks in one call: makes an entry, with its own TTL or in a session, and waits for the lock.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ impl Client {
         QueueEntry::take(self, None, request.into()).await
     }
 
-    /// Locks a key, waiting for it as the request says.
+    /// Locks a key; waits as long as the request allows.
     pub async fn lock(&self, request: impl Into<LockRequest>) -> Result<LockGuard, LockError> {
         lock(self, None, request.into()).await
     }
@@ -41,7 +41,7 @@ impl Session {
         QueueEntry::take(self.client(), Some(self), request.into()).await
     }
 
-    /// Locks a key, waiting for it as the request says.
+    /// Locks a key; waits as long as the request allows.
     pub async fn lock(&self, request: impl Into<LockRequest>) -> Result<LockGuard, LockError> {
         lock(self.client(), Some(self), request.into()).await
     }
@@ -55,7 +55,7 @@ impl Session {
     }
 }
 
-/// Takes an entry and waits as the request says.
+/// Makes an entry and waits as long as the request allows.
 async fn lock(
     client: &Client,
     session: Option<&Session>,
@@ -66,7 +66,7 @@ async fn lock(
     Ok(entry.wait(wait).await?)
 }
 
-/// Takes an entry, and gives it up unless it is held at once.
+/// Makes an entry, and gives it up unless it holds the key at once.
 async fn try_lock(
     client: &Client,
     session: Option<&Session>,

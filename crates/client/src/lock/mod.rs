@@ -1,4 +1,4 @@
-//! The fourth floor: an entry in the queue of a key, the wait for its turn, and the lock that it becomes.
+//! The fourth layer: an entry in the queue of a key, the wait for its turn, and the lock that it becomes.
 
 pub(crate) mod entry;
 pub(crate) mod grant;

@@ -1,23 +1,23 @@
-//! How a wait is going, for callers that show it.
+//! The progress of a wait, for callers that show it.
 
 use std::time::Duration;
 
 use super::watch::Watcher;
 use crate::clock::Moment;
 
-/// How a wait is going.
+/// The progress of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// How many are ahead in the queue.
+    /// The number of entries ahead in the queue.
     pub position: u32,
-    /// The time that is left, from now: a guess of the server, by the movement of the queue in the last minute. `None` where it did
-    /// not move, or is not known yet.
+    /// The expected wait from now: the server's estimate by the movement of the queue in the last minute. `None` if the queue did
+    /// not move, or nothing is known yet.
     pub estimate: Option<Duration>,
-    /// The time that this wait has taken so far.
+    /// The time since the start of this wait.
     pub waited: Duration,
 }
 
-/// Tells a caller how its wait is going.
+/// Reports the progress of a wait to its caller.
 pub(crate) struct ProgressReport<'a> {
     pub(crate) on_progress: Option<&'a mut (dyn FnMut(Progress) + Send)>,
     pub(crate) reported: Option<(u32, Option<Duration>)>,
@@ -26,7 +26,7 @@ pub(crate) struct ProgressReport<'a> {
 }
 
 impl ProgressReport<'_> {
-    /// Tells the position and the estimate, where they are new.
+    /// Reports the position and the estimate if they are new.
     pub(crate) fn notify(&mut self, position: u32, estimate: Option<Duration>, now: Moment) {
         let known = self.reported.is_some_and(|(reported, before)| {
             reported == position && (estimate.is_none() || estimate == before)

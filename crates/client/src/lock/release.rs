@@ -1,4 +1,4 @@
-//! Releases in the background: of entries and locks that were dropped, or whose release was not answered.
+//! Releases in the background: of dropped entries and locks, and after a release without an answer.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::lease::kept::LeaseWatch;
 const TTL_DEFAULT: Duration = Duration::from_secs(30);
 
 impl Client {
-    /// Finds the entry that a create of unknown outcome may have made, by the same request, and releases it. Tried until the server
-    /// says, or the entry would have ended by itself.
+    /// Finds the possible entry of a create with an unknown outcome, by the same request, and releases it. Tried until a server
+    /// answers, or the entry would have ended by itself.
     pub(super) fn give_back_in_background(
         &self,
         (request, session, request_id): (LockRequest, String, Uuid),
@@ -44,8 +44,8 @@ impl Client {
         });
     }
 
-    /// Releases an entry in the background. Tried until the server says what became of it, or the entry has ended by
-    /// itself: with its session, or outside of one after a TTL.
+    /// Releases an entry in the background. Tried until a server answers the outcome, or the entry has ended by itself: with its
+    /// session, or without a session after a TTL.
     pub(super) fn release_in_background(
         &self,
         lock_ref: String,

@@ -1,5 +1,4 @@
-//! Waiting for the turn of an entry: in slices, so that a broken connection resumes the same entry in the
-//! queue.
+//! The wait for the turn of an entry, in slices: after a broken connection the next slice continues with the same entry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,15 +24,15 @@ use crate::transport::retry::{Backoff, Verdict, judge};
 const CALL_EVERY_MAX: Duration = Duration::from_secs(10);
 
 impl QueueEntry {
-    /// Waits for the lock, at most `limit` (zero is one try; `None` is without end). After `TimedOut` the
-    /// entry is still there. A wait that is dropped leaves the entry where it was. An entry that was lost while it waited,
-    /// with the replica that served its key, is made again, at the end of the queue.
+    /// Waits for the lock, at most `limit` (zero: one try; `None`: no limit). After `TimedOut`, or if this future is dropped, the
+    /// entry keeps its place in the queue. If the waiting entry is lost with the replica that served its key, it is made again at
+    /// the end of the queue.
     pub async fn wait(&mut self, limit: Option<Duration>) -> Result<LockGuard, WaitError> {
         let end = limit.map(|limit| self.client.now().after(limit));
         self.wait_until(end, None).await
     }
 
-    /// The same, telling how it goes: at first, and whenever the position or the estimate changes.
+    /// As [`QueueEntry::wait`], and reports the progress: at first, and whenever the position or the estimate changes.
     pub async fn wait_with(
         &mut self,
         limit: Option<Duration>,
@@ -67,7 +66,7 @@ impl QueueEntry {
         }
     }
 
-    /// Makes an entry again that was lost while it waited, before it was given the lock.
+    /// Makes an entry again that was lost while it waited, before its client was answered HELD.
     async fn make_again(
         &mut self,
         end: Option<Moment>,
@@ -166,7 +165,7 @@ impl QueueEntry {
         }
     }
 
-    /// Queues for a stream to wait on. `None`: there is none in time, and the entry is to be asked about, which keeps it alive.
+    /// Queues for a stream for the wait. `None`: no stream came in time, and a call about the entry is due, which keeps it alive.
     async fn permit(&self, end: Option<Moment>) -> Result<Option<LongCallPermit>, WaitBroken> {
         let now = self.client.now();
         let within = self.slice(now, end);
@@ -212,7 +211,7 @@ impl QueueEntry {
         }
     }
 
-    /// How long the next call waits. (The call renews the entry, and the time that it waits does not.)
+    /// The wait of the next call. (The call renews the entry; its waiting time does not.)
     fn slice(&self, now: Moment, end: Option<Moment>) -> Duration {
         let slice = CALL_EVERY_MAX.min(self.known.ttl / RENEWALS_PER_TTL);
         end.map_or(slice, |end| slice.min(now.until(end)))
@@ -270,8 +269,8 @@ impl QueueEntry {
         }
     }
 
-    /// An entry that waited may have been lost with its replica. A holder was answered HELD: it is to learn of its loss, and not to
-    /// get another lock.
+    /// A waiting entry may have been lost with its replica, and is made again. A holder, which was answered HELD, must learn of
+    /// its loss, and must not get another lock.
     fn lose(&mut self, lost: Lost) -> WaitError {
         self.phase = match self.known.status {
             LockStatus::Waiting { .. } if lost.reason == LostReason::NoLongerKept => {
@@ -283,9 +282,9 @@ impl QueueEntry {
     }
 }
 
-/// From an entry that is held to the guard of its lock, with a promise that is still worth something.
+/// From an entry that holds its key to the guard of its lock, with a promise that still has time left.
 impl QueueEntry {
-    /// Makes a guard of an entry that is held; `None` if it turns out that it waits.
+    /// Makes a guard of an entry that holds its key; `None` if the entry still waits.
     async fn hold(&mut self) -> Result<Option<LockGuard>, WaitBroken> {
         self.freshen().await?;
         let LockStatus::Held { fencing_token } = self.known.status else {
@@ -326,9 +325,9 @@ impl QueueEntry {
         )))
     }
 
-    /// Asks again where the lock is not durable, and more than half of its promise has passed: that counts from the sending of a
-    /// call that may have waited for long. (A lock that lives by its lease is renewed soon enough.) Asks again, too, where an
-    /// entry without a session has no promise left.
+    /// Asks again if the lock is not durable and more than half of its promise has passed. The promise counts from the sending of
+    /// a call that may have waited for long. (A lock that lives by its lease is renewed soon enough.) Also asks again if an entry
+    /// without a session has no promise left.
     async fn freshen(&mut self) -> Result<(), WaitBroken> {
         let promise = self.known.promise;
         let left = promise.validity.left(self.client.now());

@@ -28,7 +28,7 @@ pub(crate) enum Seen {
     },
     /// It has ended.
     Lost(Lost),
-    /// It was taken over and has a newer grant than the one that is watched.
+    /// It was taken over, and has a newer grant than the watched one.
     Superseded,
 }
 
@@ -59,12 +59,12 @@ impl Watcher {
         }
     }
 
-    /// Asks for this one when the watch is opened next (the same entry, with another grant).
+    /// The next watch follows this lockRef (the same entry, with another grant).
     pub(crate) fn follow(&mut self, lock_ref: &str) {
         lock_ref.clone_into(&mut self.lock_ref);
     }
 
-    /// The next event; never where the server has no such stream. May be dropped and called again.
+    /// The next event; never, if the server has no such stream. May be dropped and called again.
     pub(crate) async fn next(&mut self) -> Seen {
         loop {
             let status = match self.message().await {

@@ -9,7 +9,7 @@ use super::token::Token;
 /// The name of the metadata with the zone of the client.
 const ZONE: &str = "fermata-zone";
 
-/// The client and its zone, as each call names them beside its message.
+/// The token and the zone of a client, as metadata of each call.
 #[derive(Clone, Debug, Default)]
 pub struct CallMetadata {
     /// The zone that the client runs in.
@@ -19,7 +19,7 @@ pub struct CallMetadata {
 }
 
 impl CallMetadata {
-    /// Puts it on a call.
+    /// Puts the metadata on a call.
     pub fn put_on<T>(&self, request: &mut Request<T>) {
         let metadata = request.metadata_mut();
         if let Some(zone) = &self.zone {
@@ -30,13 +30,13 @@ impl CallMetadata {
         }
     }
 
-    /// The token as it goes with calls that are made now.
+    /// The token for calls that are made now.
     pub(crate) fn sent_token(&self) -> Option<AsciiMetadataValue> {
         self.token.as_ref().map(Token::value)
     }
 
-    /// A refusal of the token that went with a call. It is UNAVAILABLE where the file has another token by now: the call may be
-    /// repeated with that one.
+    /// A refusal of a call's token. It becomes UNAVAILABLE if the file has another token by now: the call may be repeated with
+    /// that token.
     pub(crate) fn unless_replaced(
         &self,
         status: Status,
@@ -49,7 +49,7 @@ impl CallMetadata {
         }
     }
 
-    /// The same, with the reason where the file of the token cannot be read.
+    /// As `unless_replaced`, with the reason if the file of the token cannot be read.
     pub(crate) fn refused(&self, status: Status, sent: Option<&AsciiMetadataValue>) -> Status {
         let status = self.unless_replaced(status, sent);
         let failure = self.token.as_ref().and_then(Token::read_failure);
@@ -68,7 +68,7 @@ impl CallMetadata {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Zone(AsciiMetadataValue);
 
-/// A text that is no name of a zone.
+/// The error of a text that is not the name of a zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a zone has 1 to 64 printable ASCII characters")]
 pub struct InvalidZone;

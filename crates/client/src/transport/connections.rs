@@ -1,5 +1,5 @@
-//! The connections of a client. Each replica has one for short calls, and others for calls that stay open: waits and watches.
-//! So waits and watches never take a stream that a holder's calls, or its renewals, need.
+//! The connections of a client. Each replica has one for short calls, and others for calls that stay open: waits and watches. So
+//! waits and watches never take a stream from the calls or renewals of a holder.
 //!
 //! A server limits the streams of a connection, but the HTTP/2 library queues the calls above that limit silently. So the
 //! streams are counted here.
@@ -30,11 +30,11 @@ struct Replica {
 /// All connections of one client.
 pub(crate) struct Connections {
     replicas: Vec<Replica>,
-    /// The replica in use. One at a time: calls for a key are best made at one replica.
+    /// The replica in use: one at a time, because all calls for a key are best made at one replica.
     current: AtomicUsize,
     /// Room for waits and watches.
     long_calls: Arc<Semaphore>,
-    /// Room for watches, half of that: a watch lasts as long as its lock, and must not shut out waits.
+    /// Room for watches, half of the room for long calls: a watch lasts as long as its lock, and must not shut out waits.
     watches: Arc<Semaphore>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct LongCallPermit {
 }
 
 impl Connections {
-    /// To replicas by name, beginning with the first one. There must be one at least.
+    /// Connections to replicas by name, beginning with the first one. There must be at least one.
     pub(crate) fn new(
         replicas: impl IntoIterator<Item = (String, Connect)>,
         options: &ClientOptions,
@@ -86,17 +86,17 @@ impl Connections {
         &self.replica(at).name
     }
 
-    /// Whether a replica speaks TLS, and its endpoint names none.
+    /// Whether a replica speaks TLS, and its endpoint does not name it.
     pub(crate) fn hears_tls(&self, at: usize) -> bool {
         self.replica(at).hears_tls.load(Ordering::Relaxed)
     }
 
-    /// Whether all replicas do: no call gets through until the endpoints are corrected.
+    /// Whether all replicas speak TLS, and no endpoint names it: no call gets through until the endpoints are corrected.
     pub(crate) fn all_hear_tls(&self) -> bool {
         (0..self.len()).all(|at| self.hears_tls(at))
     }
 
-    /// The number of the replica that is reached at this address, `HOST:PORT`.
+    /// The number of the replica at this address, `HOST:PORT`.
     pub(crate) fn at_address(&self, address: &str) -> Option<usize> {
         let is_there = |replica: &Replica| {
             let name = replica.name.trim_end_matches('/');
@@ -110,7 +110,7 @@ impl Connections {
         self.current.load(Ordering::Relaxed)
     }
 
-    /// Goes on to the next replica, unless another call has left `failed` already.
+    /// Switches to the next replica, unless another call has already switched from `failed`.
     pub(crate) fn leave(&self, failed: usize) {
         let next = failed.wrapping_add(1) % self.replicas.len();
         let _another_left_it =
@@ -141,7 +141,7 @@ impl Connections {
         }
     }
 
-    /// The same for one more watch.
+    /// Returns once there is room for one more watch.
     pub(crate) async fn watch_permit(&self) -> LongCallPermit {
         let watch = permit(&self.watches).await;
         LongCallPermit {
@@ -150,7 +150,7 @@ impl Connections {
         }
     }
 
-    /// The same, unless all room is in use.
+    /// Room for one more watch, unless all is in use.
     pub(crate) fn try_watch_permit(&self) -> Option<LongCallPermit> {
         let watch = Arc::clone(&self.watches).try_acquire_owned().ok()?;
         Some(LongCallPermit {

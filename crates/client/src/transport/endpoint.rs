@@ -25,7 +25,7 @@ const SOCKET: &str = "unix:";
 /// The URI of HTTP/2 on a socket.
 const SOCKET_URI: &str = "http://localhost:0";
 
-/// Why there is no client.
+/// Why no client was made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// At least one endpoint is needed.
@@ -36,21 +36,21 @@ pub enum ConnectError {
         "{endpoint:?} is not an endpoint (http://HOST:PORT, https://HOST:PORT or unix:/PATH): {why}"
     )]
     InvalidEndpoint {
-        /// What was given.
+        /// The given endpoint.
         endpoint: String,
-        /// What is wrong with it.
+        /// The fault of the endpoint.
         why: String,
     },
     /// An `https://` endpoint on a system that trusts no CA needs [`ClientOptions::tls`](crate::ClientOptions::tls).
     #[error("{endpoint:?} needs a CA, and this system has no CA certificates")]
     NoCa {
-        /// What was given.
+        /// The given endpoint.
         endpoint: String,
     },
     /// With [`ClientOptions::tls`](crate::ClientOptions::tls) an endpoint of another machine must be `https://`.
     #[error("{endpoint:?} is not encrypted, though certificates are named: write https://")]
     NotEncrypted {
-        /// What was given.
+        /// The given endpoint.
         endpoint: String,
     },
     /// A client must be made inside a Tokio runtime, which drives its connections.
@@ -58,10 +58,10 @@ pub enum ConnectError {
     NoRuntime,
 }
 
-/// Makes connections to one replica. Each connects when it is first used.
+/// Makes connections to one replica. Each connects on first use.
 pub(crate) struct Connect {
     pub(crate) make: Box<dyn Fn() -> Channel + Send + Sync>,
-    /// Set by a connection that finds TLS where the endpoint names none.
+    /// Set by a connection that finds TLS although the endpoint names none.
     pub(crate) hears_tls: Arc<AtomicBool>,
 }
 
@@ -88,7 +88,7 @@ impl Connect {
 pub struct Dialer {
     endpoint: Endpoint,
     route: Route,
-    /// How long a connection may take to be made.
+    /// The time limit for making a connection.
     within: Duration,
     /// The server speaks TLS, and the endpoint names none.
     hears_tls: Arc<AtomicBool>,
@@ -103,8 +103,8 @@ enum Route {
 }
 
 impl Dialer {
-    /// For `http://host:port`, `https://host:port` or `unix:/path`, as a [`Client`](crate::Client) with these options
-    /// connects. The token of the options is not sent: [`CallMetadata`](crate::CallMetadata) is.
+    /// For `http://host:port`, `https://host:port` or `unix:/path`, with the connections of a [`Client`](crate::Client) with
+    /// these options. It does not send the token of the options; use [`CallMetadata`](crate::CallMetadata).
     pub fn new(endpoint: &str, options: &ClientOptions) -> Result<Dialer, ConnectError> {
         let named = || endpoint.to_owned();
         let invalid = |why: &str| ConnectError::InvalidEndpoint {
@@ -150,25 +150,25 @@ impl Dialer {
         })
     }
 
-    /// The same with other settings of HTTP/2.
+    /// Changes the settings of HTTP/2.
     #[must_use]
     pub fn set(self, set: impl FnOnce(Endpoint) -> Endpoint) -> Dialer {
         let endpoint = set(self.endpoint);
         Dialer { endpoint, ..self }
     }
 
-    /// The same with another bound on how long a connection may take to be made.
+    /// Changes the time limit for making a connection.
     #[must_use]
     pub fn connect_within(self, within: Duration) -> Dialer {
         Dialer { within, ..self }
     }
 
-    /// A connection that is made when it is first used.
+    /// A connection that is made on first use.
     pub fn lazy(&self) -> Channel {
         self.endpoint.connect_with_connector_lazy(self.connector())
     }
 
-    /// A connection that is made now.
+    /// Makes a connection now.
     pub async fn connect(&self) -> Result<Channel, tonic::transport::Error> {
         self.endpoint.connect_with_connector(self.connector()).await
     }
@@ -239,7 +239,7 @@ trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Wire for IO {}
 
-/// An endpoint without TLS, where the options allow it.
+/// An endpoint without TLS, if the options allow it.
 fn plain(
     parsed: Endpoint,
     endpoint: String,

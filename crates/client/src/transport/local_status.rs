@@ -1,4 +1,4 @@
-//! Statuses that are made here, where no server has answered.
+//! Statuses of the client itself, for calls without an answer of a server.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ pub(crate) fn unexpected(what: &str) -> Status {
     ))
 }
 
-/// Time was up before an answer came.
+/// The time limit passed before an answer came.
 pub(crate) fn no_answer_within(span: Duration) -> Status {
     Status::deadline_exceeded(format!("no answer within {}", rounded(span)))
 }
 
-/// The same status, as the source of one with other words.
+/// A status with other words, and the given one as its source.
 pub(crate) fn in_other_words(status: Status, words: String) -> Status {
     let details = Bytes::copy_from_slice(status.details());
     let metadata = status.metadata().clone();
@@ -28,19 +28,19 @@ pub(crate) fn in_other_words(status: Status, words: String) -> Status {
     other
 }
 
-/// Whether the transport gave the attempt up at its deadline, which is a moment before the client itself does.
+/// Whether the transport gave the attempt up at its deadline, a moment before the client itself would.
 pub(crate) fn is_of_deadline(status: &Status) -> bool {
     causes(status).any(|cause| cause.is::<TimeoutExpired>())
 }
 
-/// The causes of a status that was made here; none where a server sent it.
+/// The causes of a status of this client; none for a status of a server.
 pub(crate) fn causes(status: &Status) -> impl Iterator<Item = &(dyn Error + 'static)> {
     std::iter::successors(status.source(), |error: &&(dyn Error + 'static)| {
         (**error).source()
     })
 }
 
-/// A span in words: to the millisecond, from a second on to a tenth of one.
+/// A span in words: rounded to milliseconds, from a second on to tenths of a second.
 pub(crate) fn rounded(span: Duration) -> String {
     let tenths = span.saturating_add(Duration::from_millis(50)).as_millis() / 100;
     let (whole, tenth) = (tenths / 10, tenths % 10);

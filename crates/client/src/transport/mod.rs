@@ -1,5 +1,5 @@
-//! The first floor: connections to the replicas of a service, and one attempt of a call on one of them. Failures are told apart
-//! here (`retry`, `not_grpc`). Nothing here knows keys, locks or leases.
+//! The first layer: connections to the replicas of a service, and one attempt of a call on one connection. Failures are
+//! classified here (`retry`, `not_grpc`). Nothing here knows keys, locks or leases.
 
 pub(crate) mod call_metadata;
 pub(crate) mod connections;

@@ -1,20 +1,20 @@
-//! Answers that are not gRPC: the page of a proxy whose server is down, the page of a web server, an answer that was cut off on
-//! its way. tonic tells them apart by words alone, and gives them codes of calls that are not repeated.
+//! Answers that are not gRPC: the page of a proxy whose server is down, the page of a web server, a truncated answer. tonic
+//! distinguishes them only by words, and gives them status codes that are not repeated.
 
 use std::sync::Arc;
 
 use tonic::codegen::http::StatusCode;
 use tonic::{Code, Status};
 
-/// Before the HTTP status in the words of tonic (its src/codec/decode.rs and src/status.rs; a test sends each).
+/// The words of tonic before the HTTP status (its src/codec/decode.rs and src/status.rs; a test sends each).
 const BEFORE_HTTP_STATUS: [&str; 2] = [
     "mapped from HTTP status code ",
     "while receiving response with status: ",
 ];
-/// Its words for what was cut off after HTTP status 200.
+/// The words of tonic for an answer that was truncated after HTTP status 200.
 const CUT_OFF: [&str; 2] = ["missing grpc-status trailer", "Unexpected EOF decoding"];
 
-/// The source of a status that stands for such an answer.
+/// The source of a status in place of such an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("{words}")]
 pub(crate) struct NotGrpc {
@@ -39,7 +39,7 @@ impl NotGrpc {
         })
     }
 
-    /// The same of a stream. (One may be refused for its size after a part of it was passed on.)
+    /// Whether a proxy refused a stream for its sender. (A stream may be refused for its size after a part of it was passed on.)
     pub(crate) fn is_refusal_of_stream(status: &Status) -> bool {
         NotGrpc::of(status).is_some_and(|answer| is_refused_by_headers(answer.http))
     }

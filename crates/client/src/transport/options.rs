@@ -9,43 +9,41 @@ use super::token::Token;
 /// The options of a client.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// The time of one operation, its repeats included; a wait for a lock aside. 15 s. Where a replica crashes, another one serves
-    /// its locks after the replica TTL (5 s by default), and an operation is to last until then. Use more than twice the replica
-    /// TTL, where the service has another one.
+    /// The time limit of one operation with its repeats, without the wait for a lock. 15 s. After the crash of a replica, another
+    /// one serves its locks after the replica TTL (5 s by default), and an operation should last until then. If the service has
+    /// another replica TTL, use more than twice that.
     pub timeout: Duration,
-    /// The time of one attempt, before it is repeated, on another endpoint if there is one. 5 s.
+    /// The time limit of one attempt. After that it is repeated, on another endpoint if there is one. 5 s.
     pub attempt_timeout: Duration,
-    /// The time that making a connection may take. 3 s.
+    /// The time limit for making a connection. 3 s.
     pub connect_timeout: Duration,
-    /// A connection with calls in flight is checked this often, and given up when it does not answer
-    /// for as long again. 5 s.
+    /// A connection with calls in flight is checked this often, and closed if it does not answer for as long again. 5 s.
     pub ping_interval: Duration,
-    /// The longest time between two renewals. No limit: a renewal is sent each third of the TTL (each quarter of a
-    /// disconnect_grace). A lock with a long TTL that is renewed often outlasts its servers for that long.
+    /// The longest time between two renewals. By default no limit: a renewal is sent each third of the TTL (each quarter of a
+    /// disconnect_grace). A lock with a long TTL and frequent renewals survives long outages of its servers.
     pub renewal_interval_max: Duration,
     /// A guard that is held for longer than this watches its lock on the server, and notices an end by force at once. Shorter
-    /// sections spare the stream. 500 ms.
+    /// sections need no stream. 500 ms.
     pub watch_after: Duration,
-    /// The waits and watches on one connection. 100, which is what HTTP/2 expects of any server; less where
-    /// `limits.streams_per_connection_max` of the service, or what a proxy allows, is below that. They never share
-    /// a connection with other calls.
+    /// The most waits and watches on one connection. 100, as HTTP/2 expects of any server. Use less if
+    /// `limits.streams_per_connection_max` of the service, or the limit of a proxy, is lower. Waits and watches never share a
+    /// connection with other calls.
     pub waits_per_connection: usize,
-    /// The connections, to each replica, for waits and watches; more than one only where they are full. 64.
+    /// The most connections to each replica for waits and watches. Another one is opened only when all are full. 64.
     ///
-    /// Where all of them are full, further waits queue in this process. Until it has a stream, such a wait asks every third of its
-    /// TTL, and every 10 s at the latest: so its entry stays alive, and may learn of its turn that much later. Watches, and
-    /// sessions with a disconnect_grace, get half of the streams at most. Without a stream for its watch a lock learns of an end
-    /// by force with the next call or renewal only. Calls and renewals of holders are not affected.
+    /// When all are full, further waits queue in this process. Until it has a stream, such a wait asks every third of its TTL, at
+    /// least every 10 s. So its entry stays alive, but the wait may learn of its turn that much later. Watches, and sessions with
+    /// a disconnect_grace, get at most half of the streams. Without a stream for its watch, a lock learns of an end by force only
+    /// with the next call or renewal. Calls and renewals of holders are not affected.
     pub wait_connections_max: usize,
-    /// Whether the short calls to a replica go over one stream (Pipeline), which costs both sides about half of what calls by
-    /// themselves cost. True; use false where a proxy cuts streams after a time, or is to spread the calls of one client over the
-    /// replicas. Where the stream does not get through, calls go by themselves anyway, and once a minute the stream is tried
-    /// again.
+    /// Whether the short calls to a replica go over one stream (Pipeline), which costs both sides about half as much as separate
+    /// calls. True. Use false if a proxy cuts streams after a time, or should spread the calls of one client over the replicas.
+    /// If the stream does not get through, calls go separately anyway, and the stream is tried again once a minute.
     pub pipeline: bool,
-    /// The zone that this client runs in, as `peers.zone` of the replicas there names it. A key that nobody locks moves to the
-    /// zone of most of its calls; without this the replicas that are called count, and not their client. `None`.
+    /// The zone of this client, named as in `peers.zone` of the replicas there. A key that nobody locks moves to the zone that
+    /// sends most of its calls. Without this option the zone of the called replica counts. `None`.
     pub zone: Option<Zone>,
-    /// The token by which the service knows this client. `None` where the service takes calls of everybody, or knows its clients
+    /// The token by which the service knows this client. `None` if the service accepts calls of everybody, or knows its clients
     /// by their certificates.
     pub token: Option<Token>,
     /// The certificates for `https://` endpoints; `None` trusts the CAs of the system.

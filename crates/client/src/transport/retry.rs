@@ -1,7 +1,7 @@
-//! Which failed calls are repeated, and when.
+//! Decides which failed calls are repeated, and when.
 //!
-//! Every call of the contract may be repeated (a create by its request_id, a critical call under a higher
-//! `call_no`), so what decides is only whether repeating can help.
+//! Every call of the contract may be repeated (a create by its request_id, a critical call under a higher `call_no`). So the only
+//! question is whether a repeat can help.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use uuid::Uuid;
 
 /// The first pause, before jitter; also the least time between two renewals.
 pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(50);
-/// The longest pause of our own making, before jitter.
+/// The longest pause that the client itself chooses, before jitter.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// The reason of a refusal for too much load.
+/// The reason of a refusal under overload.
 const OVERLOADED: &str = "OVERLOADED";
 /// The reason of a call on a lockRef whose release is in flight: its outcome is known soon.
 const RELEASING: &str = "RELEASING";
@@ -28,10 +28,10 @@ pub(crate) enum Verdict {
     Repeat {
         /// From RetryInfo.
         not_before: Option<Duration>,
-        /// Elsewhere, if there is an elsewhere. Else nothing speaks against the replica that answered.
+        /// Whether to repeat it on another replica, if there is one. Otherwise the same replica may be used.
         elsewhere: bool,
     },
-    /// Repeating it changes nothing; the caller must act.
+    /// A repeat would change nothing; the caller must act.
     Final,
 }
 
@@ -70,14 +70,14 @@ pub(crate) fn judge(status: &Status) -> Verdict {
     }
 }
 
-/// The reason that a server of ours gives (`google.rpc.ErrorInfo`).
+/// The reason given by a Fermata server (`google.rpc.ErrorInfo`).
 pub(crate) fn reason(status: &Status) -> Option<String> {
     let info = status.get_details_error_info();
     info.filter(|info| info.domain == DOMAIN)
         .map(|info| info.reason)
 }
 
-/// Whether a server of ours gives this reason.
+/// Whether a Fermata server gives this reason.
 pub(crate) fn has_reason(status: &Status, name: &str) -> bool {
     reason(status).is_some_and(|reason| reason == name)
 }
@@ -98,8 +98,7 @@ impl Backoff {
         Backoff { pause: PAUSE_MIN }
     }
 
-    /// The next pause: between half of the present step and all of it, or what the server asked for and
-    /// up to that much more.
+    /// The next pause: from half of the present step to all of it; or the pause that the server asked for, up to twice as long.
     pub(crate) fn next(&mut self, not_before: Option<Duration>) -> Duration {
         self.next_with(not_before, random_fraction())
     }
@@ -120,7 +119,7 @@ impl Backoff {
     }
 }
 
-/// 0 to 1. The random part of a UUID serves: nothing but the spread of retries hangs on it.
+/// From 0 to 1. The random part of a UUID is good enough, because only the spread of retries depends on it.
 fn random_fraction() -> f64 {
     let (_, low) = Uuid::new_v4().as_u64_pair();
     f64::from(low as u32) / f64::from(u32::MAX)

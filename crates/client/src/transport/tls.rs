@@ -1,4 +1,4 @@
-//! TLS to a service: the CAs that are trusted, and the certificate of the client.
+//! TLS to a service: the trusted CAs, and the certificate of the client.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,10 +14,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// How `https://` endpoints are connected to. Clones share it.
+/// The certificates for connections to `https://` endpoints. Clones share them.
 ///
-/// The files are read again for each connection, so that certificates may be replaced. Where they cannot be used, those that
-/// were read last stay in use.
+/// The files are read again for each connection, so that certificates may be replaced. If the files cannot be used, the last
+/// certificates stay in use.
 #[derive(Clone)]
 pub struct Tls {
     files: Arc<Files>,
@@ -27,7 +27,7 @@ pub struct Tls {
 struct Files {
     /// `None`: what the system trusts.
     ca: Option<PathBuf>,
-    /// The client's own, and its key.
+    /// The client's own certificate and its key.
     own: Option<(PathBuf, PathBuf)>,
 }
 
@@ -56,7 +56,7 @@ impl Tls {
         Ok(Tls { files, last })
     }
 
-    /// To the server that is reached at this name or IP address.
+    /// Connects to the server with this name or IP address.
     pub(crate) async fn connect(
         &self,
         host: &str,

@@ -15,7 +15,7 @@ const BYTES_MAX: u64 = 4096;
 
 /// The token that goes with each call. Clones share it.
 ///
-/// It is never printed. A connection without TLS shows it to everybody on the way.
+/// The token is never printed. A connection without TLS shows it to everybody on the network path.
 #[derive(Clone)]
 pub struct Token(Arc<Source>);
 
@@ -27,19 +27,19 @@ enum Source {
     },
 }
 
-/// A text, or a file, that is no token.
+/// The error of a text or file without a valid token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unusable token: {0}")]
 pub struct InvalidToken(String);
 
 impl Token {
-    /// This token.
+    /// The token in this text.
     pub fn from_text(text: &str) -> Result<Token, InvalidToken> {
         Ok(Token(Arc::new(Source::Text(value(text)?))))
     }
 
-    /// The token in this file. The file is read again as calls are made, so that the token may be replaced. Where it cannot be
-    /// read, the last token that was read stays in use.
+    /// The token in this file. The file is read again as calls are made, so that the token may be replaced. If the file cannot be
+    /// read, the last token stays in use.
     pub fn from_file(path: impl Into<PathBuf>) -> Result<Token, InvalidToken> {
         let path = path.into();
         // At the start it may be a pipe, `<(...)`.
@@ -52,17 +52,17 @@ impl Token {
         Ok(Token(Arc::new(Source::File { path, last })))
     }
 
-    /// As it goes with calls that are made now.
+    /// The token for calls that are made now.
     pub(crate) fn value(&self) -> AsciiMetadataValue {
         self.no_older_than(READ_EVERY)
     }
 
-    /// Whether the file has another token by now than the one that went with a call.
+    /// Whether the file has another token by now than the token of a call.
     pub(crate) fn was_replaced(&self, sent: &AsciiMetadataValue) -> bool {
         *sent != self.no_older_than(Duration::ZERO)
     }
 
-    /// Why the file could not be read last, in words.
+    /// Why the last read of the file failed, in words.
     pub(crate) fn read_failure(&self) -> Option<String> {
         match &*self.0 {
             Source::Text(_) => None,

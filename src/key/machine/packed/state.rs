@@ -1,4 +1,4 @@
-//! The state of a key in few bytes: with one entry, held in a session, or with none.
+//! The state of a key in few bytes, for a key without entries, or with one entry that holds it in a session.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

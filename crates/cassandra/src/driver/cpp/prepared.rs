@@ -1,4 +1,4 @@
-//! A prepared statement: the nodes it is sent to, how often, and its outcome.
+//! A prepared statement: the choice of its nodes, its attempts, and its outcome.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};

@@ -1,4 +1,4 @@
-//! The nodes of each partition. The library knows them, but does not tell.
+//! The nodes of each partition. The library knows them, but does not expose them.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! Which node the library sends a request to.
+//! The choice of the node for a request of the library.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The calls that a Pipeline carries: in a frame of the stream, and as calls of their own.
+//! The calls of a Pipeline: in a frame of the stream, or each as a separate call.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use tonic::{Request, Response, Status};
 use crate::transport::call_metadata::CallMetadata;
 use crate::transport::not_grpc;
 
-/// The rooms of the stream, and what a call does without room.
+/// The rooms of the stream, each with the rule for a call without room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// That of calls that keep something alive. Without room the call goes by itself.
+    /// The room of renewals. Without room the call goes by itself, separately.
     Renewals,
-    /// That of all others. Without room a holder's call goes by itself: it waits behind no calls that hang.
+    /// The room of all other calls. Without room a holder's call goes by itself, so that it never waits behind hanging calls.
     Holder,
-    /// That of all others, and the call waits for it.
+    /// The room of all other calls. The call waits for room.
     Begins,
 }
 
@@ -38,14 +38,14 @@ pub trait Call: Message + Clone + Sized + Send + 'static {
     /// Its answer in a frame; `None` for the answer of another call.
     fn answer(outcome: pipeline_answer::Outcome) -> Option<Self::Answer>;
 
-    /// Makes it as a call of its own.
+    /// Makes the call by itself, without a frame.
     fn by_itself(
         locks: LockServiceClient<Channel>,
         request: Request<Self>,
     ) -> Answering<Self::Answer>;
 }
 
-/// A call of its own, on its way.
+/// A separate call in flight.
 pub type Answering<A> = Pin<Box<dyn Future<Output = Result<Response<A>, Status>> + Send>>;
 
 macro_rules! calls {
@@ -96,7 +96,7 @@ calls! {
     GetRequest -> GetResponse: Get, get, |_| Room::Begins;
 }
 
-/// The largest answer that is taken. Values are at most 64 MiB by any configuration.
+/// The largest accepted answer. Values are at most 64 MiB by any configuration.
 pub(crate) const ANSWER_BYTES_MAX: usize = 65 * 1024 * 1024;
 
 /// A connection, and the metadata of its calls.
@@ -111,7 +111,7 @@ impl Opener {
         LockServiceClient::new(self.channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX)
     }
 
-    /// A request; without `timeout` of a call that stays open.
+    /// A request; without `timeout` for a call that stays open.
     pub(crate) fn request<T>(&self, message: T, timeout: Option<Duration>) -> Request<T> {
         let mut request = Request::new(message);
         if let Some(timeout) = timeout {
@@ -121,7 +121,7 @@ impl Opener {
         request
     }
 
-    /// Makes a call of its own.
+    /// Makes a separate call.
     pub(crate) async fn by_itself<C: Call>(
         &self,
         call: C,

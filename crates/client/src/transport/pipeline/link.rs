@@ -1,4 +1,4 @@
-//! Whether the stream of a Pipeline gets through.
+//! The link of a Pipeline: whether its stream gets through to the server.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,11 +12,11 @@ const TRIED_EVERY: Duration = Duration::from_secs(60);
 
 /// Whether calls go in frames, or by themselves.
 ///
-/// A proxy may refuse a stream and take calls, or take the stream and pass nothing on. Then calls go by themselves until a
-/// stream has answered something. A probe of no meaning tries that, so that no call is lost on the stream, or hangs.
+/// A proxy may refuse the stream and accept calls, or accept the stream and pass nothing on. Then calls go by themselves until a
+/// stream has answered something. A meaningless probe tries the stream, so that no call is lost or hangs on it.
 #[derive(Debug, Default)]
 pub(super) struct Link {
-    /// Some stream has answered something, and none was silent since then.
+    /// Some stream has answered something, and no stream was silent since.
     has_answered: AtomicBool,
     /// Calls go by themselves.
     is_alone: AtomicBool,
@@ -63,13 +63,13 @@ impl Link {
         }
     }
 
-    /// A stream answers nothing any more. The way to the server may be another one by now, and refuse every stream.
+    /// A stream has become silent. The path to the server may have changed, and may now refuse every stream.
     pub(super) fn silent(&self) {
         self.has_answered.store(false, Ordering::Relaxed);
     }
 
-    /// A call that was sent is given up. A stream that never answered anything may never do so; a sound one answers at once
-    /// that the call is given up.
+    /// A sent call is given up. A sound stream at once answers that the call is given up; a stream without any answer may never
+    /// answer.
     pub(super) fn waited_in_vain(&self) {
         if !self.has_answered.load(Ordering::Relaxed) {
             self.refused();

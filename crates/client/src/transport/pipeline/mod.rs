@@ -1,10 +1,10 @@
-//! The Pipeline of a client to one replica: one stream that carries its calls in frames. A task has the stream. It opens it with
-//! the first call, and again after it broke, and gives each call its own answer.
+//! The Pipeline of a client to one replica: one stream that carries calls in frames. A task owns the stream. The task opens the
+//! stream with the first call, opens it again after a break, and gives each call its own answer.
 //!
-//! A call that was sent on a stream that broke may have been done, as on a connection that broke. It was not done where the
-//! server stopped in order: such a server first answers all calls that it has read, and then says that it stops.
+//! After a break of the stream its unanswered calls may have been done, as after a break of a connection. After an orderly stop
+//! of the server they were not done: the server first answers all calls that it has read, then says that it stops.
 //!
-//! Where the stream does not get through, calls go by themselves (`link.rs`). So do calls that are larger than a frame.
+//! If the stream does not get through, calls go by themselves, without frames (`link.rs`). So do calls larger than a frame.
 
 mod call;
 mod link;
@@ -34,10 +34,10 @@ pub(crate) use sending::{is_refusal, of_calls};
 use super::call_metadata::CallMetadata;
 use super::local_status::unexpected;
 
-/// The calls in flight: a server begins no more. Further ones wait here.
+/// The most calls in flight, as in the server. Further calls wait here.
 const IN_FLIGHT_MAX: usize = 960;
-/// The renewals beside them, which a server begins as well. With more than both together it would read no further frame, and
-/// not learn which calls are given up.
+/// The most renewals beside them, as in the server. With more than both together the server would read no further frame, and
+/// would not learn which calls are given up.
 const RENEWALS_MAX: usize = 64;
 
 /// Calls to one replica over one stream, in frames. Clones share it.
@@ -48,9 +48,9 @@ pub struct Pipeline {
 
 struct PipelineShared {
     opener: Opener,
-    /// The runtime of the client, which is not to end before its calls do.
+    /// The runtime of the client, which must not end before its calls do.
     runtime: Option<Handle>,
-    /// To the task, if there is one. The rooms bound its length.
+    /// The queue to the task, if there is one. The rooms bound its length.
     queue: Mutex<Option<mpsc::UnboundedSender<Queued>>>,
     room: Arc<Semaphore>,
     renewals_room: Arc<Semaphore>,
@@ -95,8 +95,8 @@ impl Pipeline {
         }
     }
 
-    /// Makes one call, and tells the server how long its answer is waited for. A failure without an answer has the code
-    /// UNAVAILABLE, or a source. Must be called inside a Tokio runtime.
+    /// Makes one call, and sends its time limit to the server. A failure without an answer has the code UNAVAILABLE, or a source.
+    /// Must be called inside a Tokio runtime.
     pub async fn call<C: Call>(
         &self,
         call: C,
@@ -135,7 +135,7 @@ impl Pipeline {
         }
     }
 
-    /// Whether calls go by themselves for now. Begins a try of the stream where one is due.
+    /// Whether calls go by themselves for now. Tries the stream if that is due.
     fn is_alone(&self) -> bool {
         let link = &self.shared.link;
         if !link.is_alone() {
@@ -200,7 +200,7 @@ impl Pipeline {
         Ok(response)
     }
 
-    /// The way to the task, which is started where there is none, or its runtime has ended.
+    /// The queue to the task. Starts a task if there is none, or if its runtime has ended.
     fn queue(&self) -> mpsc::UnboundedSender<Queued> {
         let shared = &self.shared;
         let mut queue = shared.queue.lock();

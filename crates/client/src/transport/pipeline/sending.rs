@@ -1,4 +1,4 @@
-//! The task that has the stream of a Pipeline.
+//! The task that owns the stream of a Pipeline.
 
 use std::collections::HashMap;
 use std::error::Error as _;
@@ -22,9 +22,9 @@ use super::link::Link;
 use crate::transport::not_grpc::{self, NotGrpc};
 use crate::transport::retry::{Verdict, has_reason, judge, reason};
 
-/// The largest frame: as much as every server takes. A larger call goes by itself; in a frame it would hold up the others.
+/// The largest frame, which every server accepts. A larger call goes by itself; in a frame it would delay the others.
 pub(super) const FRAME_BYTES: usize = 16 * 1024;
-/// The most calls in a frame, as a server takes them.
+/// The most calls in a frame that a server accepts.
 const FRAME_CALLS_MAX: usize = 256;
 /// The bytes of a call in a frame beside its message, at most: its number, its time, and its length. A call that is given up
 /// takes less.
@@ -35,7 +35,7 @@ pub(super) const SILENT_MAX: Duration = Duration::from_secs(10);
 /// A stream without calls ends after this, so that its connection need not be checked any more.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// What a call takes in a frame.
+/// The bytes of a call in a frame.
 pub(super) fn bytes_of(call: &impl Message) -> usize {
     call.encoded_len().saturating_add(ITEM_BYTES)
 }
@@ -44,10 +44,10 @@ pub(super) fn bytes_of(call: &impl Message) -> usize {
 pub(super) struct Queued {
     pub(super) call: pipeline_call::Call,
     pub(super) bytes: usize,
-    /// When its caller gives up; `None` where time has no end.
+    /// The moment when its caller gives up; `None` if never.
     pub(super) until: Option<Instant>,
     pub(super) reply: Reply,
-    /// Kept until the answer, also where the caller gives up: the server has the call until then.
+    /// Kept until the answer, even if the caller gives up: the server has the call until then.
     pub(super) room: OwnedSemaphorePermit,
 }
 
@@ -56,9 +56,9 @@ type Reply = oneshot::Sender<Result<PipelineAnswer, Unanswered>>;
 /// Why a call in a frame has no answer of its own.
 #[derive(Debug, Clone)]
 pub(super) enum Unanswered {
-    /// It was not done, since the stream is not taken: it goes by itself.
+    /// It was not done, because the stream was refused: it goes by itself.
     NotTaken,
-    /// It failed so.
+    /// It failed with this status.
     Failed(Status),
 }
 
@@ -70,7 +70,7 @@ impl From<Status> for Unanswered {
 
 /// A call that was sent on the stream that is open.
 struct Sent {
-    /// `None` where it was given up.
+    /// `None` if the caller gave up.
     reply: Option<Reply>,
     _room: OwnedSemaphorePermit,
 }
@@ -80,9 +80,9 @@ pub(super) struct Sending {
     opener: Opener,
     queue: mpsc::UnboundedReceiver<Queued>,
     link: Arc<Link>,
-    /// By call_id. The rooms bound them below the number with which a server reads no further frame.
+    /// By call_id. The rooms bound their number below the limit at which a server reads no further frame.
     unanswered: HashMap<u64, Sent>,
-    /// The calls that the server does not know yet to be given up. One frame has room for all of them.
+    /// Given-up calls that the server does not know of yet. One frame has room for all of them.
     given_up: Vec<u64>,
     last_id: u64,
     /// The token that the stream was opened with.
@@ -268,7 +268,7 @@ impl Sending {
         found
     }
 
-    /// The next frame, of the calls that wait. Those that are given up by now are not in it.
+    /// The next frame of waiting calls, without those that are given up by now.
     fn frame(&mut self, waiting: &mut Vec<Queued>) -> PipelineRequest {
         // Some were answered meanwhile.
         let mut given_up = std::mem::take(&mut self.given_up);
@@ -319,7 +319,7 @@ impl Sending {
     }
 }
 
-/// Ends the calls whose time has passed before they were sent. A write among them is in no doubt.
+/// Ends the calls whose time has passed before they were sent. No write among them is in doubt.
 fn too_late(waiting: &mut Vec<Queued>) {
     let now = Instant::now();
     let is_late = |queued: &mut Queued| queued.until.is_some_and(|until| until <= now);
@@ -328,20 +328,20 @@ fn too_late(waiting: &mut Vec<Queued>) {
     }
 }
 
-/// Whether a server of ours does not know the client of the stream.
+/// Whether a Fermata server does not know the client of the stream.
 fn is_unknown_here(status: &Status) -> bool {
     status.code() == Code::Unauthenticated && reason(status).is_some()
 }
 
-/// Whether a stream that ended so was refused, by a server that does not know it, or by a proxy before it. The next one would
-/// be refused as well, and calls by themselves may be taken.
+/// Whether a stream with this end was refused, by a server that does not know Pipeline or by a proxy. The next stream would be
+/// refused as well, but separate calls may be accepted.
 pub(crate) fn is_refusal(status: &Status, is_answered: bool) -> bool {
     let is_final = judge(status) == Verdict::Final || NotGrpc::is_about_the_call(status);
     !is_answered && is_final && reason(status).is_none()
 }
 
-/// The status of the calls without an answer on a stream that ended with this one. A status from a server, or from a proxy, is
-/// about the stream. Only STOPPING says that the calls were not done.
+/// The status of the unanswered calls on a stream that ended with `status`. A status from a server or a proxy is about the
+/// stream. Only STOPPING says that the calls were not done.
 pub(crate) fn of_calls(status: Status) -> Status {
     let is_from_here = status.source().is_some();
     if has_reason(&status, "STOPPING") || (is_from_here && judge(&status) != Verdict::Final) {
