@@ -60,7 +60,7 @@ pub(super) struct BegunCall<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CallOutcome {
     Done(DoneBy),
-    /// Nothing was done, for another reason than overload: it is no measurement.
+    /// Nothing was done, for another reason than overload: the call is no measurement.
     Refused,
     GivenUp,
 }
@@ -84,7 +84,7 @@ impl Admission {
         self.begun().room(now).err()
     }
 
-    /// Begins a call that `waited` before.
+    /// Begins a call that has already waited for `waited`.
     pub fn begin<'a>(
         &'a self,
         clock: &'a dyn Clock,

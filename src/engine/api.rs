@@ -335,8 +335,8 @@ pub enum EngineError {
     /// The session is closed, has expired, or was never opened. Open another one.
     #[error("this session is closed, has expired, or was never opened")]
     SessionEnded,
-    /// The grant in the lockRef is an older one, because another replica took the key over, or was never given.
-    /// AcquireLock returns the current one.
+    /// The grant in the lockRef is not the current one: another replica took the key over since, or this grant was never given.
+    /// AcquireLock returns the current grant.
     #[error(
         "the grant in this lockRef is not the current one; AcquireLock returns the current grant"
     )]
@@ -347,7 +347,7 @@ pub enum EngineError {
     /// A ReleaseLock of this lockRef was accepted before.
     #[error("this lockRef is being released; no further calls are accepted")]
     Releasing,
-    /// The same, for a release with a put: the release in flight may be an earlier try of it.
+    /// As [`EngineError::Releasing`], for a release with a put: the release in flight may be an earlier try of it.
     #[error(
         "a release of this lockRef is already in flight; it is unknown whether the value in this call was written"
     )]
@@ -493,7 +493,7 @@ impl EngineError {
         }
     }
 
-    /// The same failure, of a call that may have written before it failed (H7).
+    /// This failure, for a call that may have written before it failed (H7).
     #[must_use]
     pub fn with_write(self) -> EngineError {
         match self {

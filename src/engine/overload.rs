@@ -25,7 +25,7 @@ impl Engine {
             .map(|TooMuch { again_after }| again_after)
     }
 
-    /// Begins a call that `waited` before, unless too many calls are in flight.
+    /// Begins a call that has already waited for `waited`, unless too many calls are in flight.
     pub(super) fn admitted<'a>(
         admission: &'a Admission,
         replica: &'a Replica,

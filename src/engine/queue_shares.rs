@@ -51,8 +51,8 @@ impl QueueShares {
     }
 
     /// Whether the client of this share may make the entry with this tag in a queue of `entries_max`: the last tenth is for
-    /// clients with less than a hundredth. An entry that is there is not made again (I5). Unanswered calls, with their tags and
-    /// shares in `asked`, count as well. A full queue is refused later, in its turn.
+    /// clients with less than a hundredth. An existing entry is not made again (I5). Unanswered calls, with their tags and shares
+    /// in `asked`, count as well. A full queue is refused later, in its turn.
     pub fn admit<'a>(
         &self,
         (tag, share_of): (Tag, &str),

@@ -36,7 +36,7 @@ use crate::log_throttle::LogThrottle;
 use crate::membership::{self, Membership, OpenHandOver, Starter};
 use crate::store::{ClusterStore, ReplicaRow, ReplicaState, Store};
 
-/// The divisor of the time for the hand-over of keys in use, for notifying the other replicas. One that hangs is left out.
+/// The divisor of the time for the hand-over of keys in use, for notifying the other replicas. A replica that hangs is left out.
 const LEAVING_PART: u32 = 4;
 
 /// The parts and settings of an engine.
@@ -65,8 +65,8 @@ pub struct EngineOptions {
     pub peer_address: String,
     /// The packing of unused keys. Not a setting of users: tests pack at once.
     pub packing: Packing,
-    /// The time without heartbeats before keys may be taken over: those of this replica by the others, and by this one those of
-    /// a replica with a shorter TTL.
+    /// The time without heartbeats before keys may be taken over: by others from this replica, and by this replica from a replica
+    /// with a shorter TTL.
     pub replica_ttl: Duration,
 }
 

@@ -1,5 +1,6 @@
-//! The sweep: now and then a replica looks for keys and sessions of replicas that are down (H3), and for rows that name a replica
-//! which does not know them. Each key or session is taken over by its next replica in rank. Two sweeps at once do no harm.
+//! The sweep: now and then a replica looks for keys and sessions of replicas that are down (H3), and takes over those for which
+//! it ranks first. It also takes over keys and sessions whose rows name this replica, but which its memory lacks. Two sweeps at
+//! once do no harm.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -154,8 +154,8 @@ impl Deciding<'_> {
         Ok(Outcome::Home(home))
     }
 
-    /// Jumps over all that a gone home may have done ahead of the row. Its volatile entries end with it. Its durable holder
-    /// stays, under a new grant. The key is unsynced if anybody may have held it (I7).
+    /// Skips all numbers and timestamps that a gone home may have used ahead of the row. Its volatile entries end with it. Its
+    /// durable holder stays, under a new grant. The key is unsynced if anybody may have held it (I7).
     fn leave_behind(&mut self, past: Option<u64>) -> Result<(), Refusal> {
         let may_be_behind = self.state.may_be_behind();
         let may_have_held =

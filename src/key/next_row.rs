@@ -23,7 +23,7 @@ pub struct Reserve {
     pub seqs: u64,
     /// Timestamps, in microseconds from the clock, or from a fence ahead of it.
     pub fence_us: u64,
-    /// The same, for a fence that is `far_us` ahead of the clock: so take-overs do not carry it ever further.
+    /// As `fence_us`, for a fence that is `far_us` ahead of the clock, so that take-overs do not carry it ever further.
     pub fence_us_if_far: u64,
     /// A fence this far ahead of the clock counts as far, in microseconds.
     pub far_us: u64,

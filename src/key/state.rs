@@ -67,7 +67,7 @@ pub struct KeyState {
     pub reserved: Reserved,
     /// The durable holder: a crash of the home cannot take the lock from it. `None` without a holder, or with a volatile one.
     pub kept: Option<Seq>,
-    /// After a hand-over: the time that a first entry, without a call at the home before, has for one here, in milliseconds; 0
+    /// After a hand-over: the time for the first call here of a first entry without a call at the home before, in milliseconds; 0
     /// means a whole TTL (H4). So an abandoned entry does not stay first from home to home.
     pub first_left_ms: u32,
     /// The live entries in the order of their seqs (I1).

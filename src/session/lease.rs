@@ -6,10 +6,10 @@ use super::observer::Observed;
 
 /// The lease of a session, at its keeper, or of a lockRef without one, at the home of the key.
 ///
-/// Once ended it stays ended: its replica may already have ended the entries that live by it.
+/// Once ended it stays ended: its replica may already have ended the entries that live by the lease.
 ///
-/// With a `disconnect_grace` it ends sooner for a client that left: this long after the end of the stream of its renewals, unless
-/// the client sends one on another stream.
+/// With a `disconnect_grace` the lease of a disconnected client ends sooner: this long after the end of its renewal stream,
+/// unless the client renews on another stream.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Lease {
     ttl: Duration,
@@ -65,9 +65,8 @@ impl Lease {
     /// The longest time for which a client may be told that it is safe: its grace if it has one, even while it is connected,
     /// since the stream may end at any time.
     ///
-    /// Every answered renewal, on a stream or not, keeps this promise. A renewal at r leaves `renewed` at r or later for good.
-    /// Whatever streams end later, or are seen to end late, the lease ends at r + TTL, at grace after the later of r and the end
-    /// of a stream, or later than both; and the grace is at most the TTL.
+    /// Every answered renewal, on a stream or not, keeps this promise. After a renewal at r, `renewed` is r or later for good. So
+    /// the lease ends no earlier than r + TTL, or, after the end of a stream, than r + grace. The grace is at most the TTL.
     pub fn safe_for_most(&self) -> Duration {
         self.disconnect_grace.unwrap_or(self.ttl)
     }
@@ -81,8 +80,8 @@ impl Lease {
         Some(self.safe_for_most())
     }
 
-    /// As [`Lease::renew`], on a stream: its client is connected, whatever ended before. (The end of an older stream may be seen
-    /// later; the next renewal, in a quarter of the grace, corrects that.)
+    /// As [`Lease::renew`], on a stream: its client is connected, even if an earlier stream ended. (The end of an older stream
+    /// may be seen later; the next renewal, in a quarter of the grace, corrects that.)
     pub fn renew_on_stream(&mut self, now: Observed) -> Option<Duration> {
         let safe_for = self.renew(now)?;
         self.disconnected = None;
@@ -163,7 +162,7 @@ mod tests {
         assert_eq!(lease.left(at(10)), Duration::ZERO);
     }
 
-    /// Of a client that sent a renewal on a stream at 0.
+    /// The lease of a client that sent a renewal on a stream at 0.
     fn graceful() -> Lease {
         let mut lease = Lease::new(TTL, at(0)).with_disconnect_grace(Some(GRACE));
         assert_eq!(lease.renew_on_stream(at(0)), Some(GRACE));

@@ -19,7 +19,7 @@ use crate::lock::SessionId;
 const MESSAGE_EVERY: Duration = Duration::from_millis(10);
 /// The longest wait of a close for other replicas …
 const ENDED_WITHIN: Duration = Duration::from_secs(1);
-/// … and theirs for their keys before they answer.
+/// … and the longest wait of these replicas for their keys before they answer.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(800);
 
 impl Sessions {

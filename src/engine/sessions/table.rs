@@ -230,7 +230,7 @@ impl SessionTable {
         Ok(self.reserved(&mut inner, share_of))
     }
 
-    /// The same for a session from another replica: it is open, so it counts, but its share does not refuse it.
+    /// Reserves room for an open session from another replica: it counts, but is not refused because of its share.
     pub fn reserve_open(&self, share_of: &str) -> Result<Reservation<'_>, NoShare> {
         let mut inner = self.inner();
         match inner.all() < self.sessions_max {
@@ -239,7 +239,8 @@ impl SessionTable {
         }
     }
 
-    /// The same for a session whose row names this replica: above the limit, if need be, since no other replica can keep it.
+    /// Reserves room for a session whose row names this replica: above the limit, if need be, because no other replica can keep
+    /// it.
     pub fn reserve_own(&self, share_of: &str) -> Reservation<'_> {
         let mut inner = self.inner();
         self.reserved(&mut inner, share_of)

@@ -93,8 +93,8 @@ impl Machine {
         }
     }
 
-    /// Whether the key was handed to this replica in this term, as another replica said, and no take-over from itself has begun:
-    /// that may yet apply.
+    /// Whether another replica said that it handed the key over in this term, and this replica has begun no take-over from
+    /// itself, which may yet apply.
     fn was_given(&self, home: Home) -> bool {
         if let Role::Taking(taking) = &self.role
             && taking.found.home == Some(home)

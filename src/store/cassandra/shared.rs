@@ -1,4 +1,4 @@
-//! What several replicas share: the rows of replicas, hand-over requests, and a clock.
+//! The data that all replicas share: the rows of replicas, hand-over requests, and a clock.
 
 use async_trait::async_trait;
 use fermata_cassandra::{Value, present};

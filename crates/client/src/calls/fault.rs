@@ -58,7 +58,7 @@ impl ServerError {
 }
 
 impl From<Lost> for ServerError {
-    /// The same, as a server says it.
+    /// The end of a lockRef as a server would answer it.
     fn from(lost: Lost) -> ServerError {
         ServerError {
             code: Code::FailedPrecondition,
@@ -70,7 +70,7 @@ impl From<Lost> for ServerError {
 }
 
 impl From<ServerError> for Lost {
-    /// Of a lockRef, or a session, that the server does not know.
+    /// The end of a lockRef, or of a session, that the server does not know.
     fn from(unknown: ServerError) -> Lost {
         // The reason is said beside these words.
         Lost::new(LostReason::NeverIssued, unknown.message)

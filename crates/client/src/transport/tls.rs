@@ -25,7 +25,7 @@ pub struct Tls {
 }
 
 struct Files {
-    /// `None`: what the system trusts.
+    /// `None`: the CAs that the system trusts.
     ca: Option<PathBuf>,
     /// The client's own certificate and its key.
     own: Option<(PathBuf, PathBuf)>,
@@ -132,7 +132,7 @@ fn of_system() -> Result<RootCertStore, String> {
 /// The words of rustls for a connection that the other side has ended.
 const ALERT: &str = "received fatal alert: ";
 
-/// Why a server has ended a handshake: in words, where the certificate of this client was the cause.
+/// Why a server has ended a handshake, in words, if the certificate of this client was the cause.
 pub(crate) fn refused_certificate(cause: &str) -> Option<&'static str> {
     let (_, alert) = cause.split_once(ALERT)?;
     let name = alert.split(|c: char| !c.is_ascii_alphanumeric()).next()?;

@@ -29,8 +29,8 @@ const FRAME_CALLS_MAX: usize = 256;
 /// The bytes of a call in a frame beside its message, at most: its number, its time, and its length. A call that is given up
 /// takes less.
 const ITEM_BYTES: usize = 64;
-/// A stream without an answer for so long, after a caller has given up, is broken. A server answers at once that a call is
-/// given up.
+/// A stream without an answer for this time after a caller has given up is broken. A server answers at once that a call is given
+/// up.
 pub(super) const SILENT_MAX: Duration = Duration::from_secs(10);
 /// A stream without calls ends after this, so that its connection need not be checked any more.
 const IDLE_MAX: Duration = Duration::from_secs(60);
@@ -123,7 +123,7 @@ impl Sending {
         }
     }
 
-    /// Tells the callers what becomes of their calls.
+    /// Reports the fate of their calls to the callers.
     fn broken(&mut self, broken: StreamBroken, mut waiting: Vec<Queued>) {
         let StreamBroken {
             status,
