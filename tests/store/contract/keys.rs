@@ -4,8 +4,8 @@ use std::sync::Mutex;
 
 use bytes::Bytes;
 use fermata::key::{Home, KeyState, Reserved};
-use fermata::lock::{Fence, Key, ReplicaId, Seq};
-use fermata::store::{Cell, Store, Swap, Written};
+use fermata::lock::{Fence, Key, KeyId, ReplicaId, Seq};
+use fermata::store::{Cell, Store, StoreError, Swap, Written};
 
 use crate::world::{Random, apply, id, id_in, key, replica, table, with_entry, without_holder};
 
@@ -71,6 +71,17 @@ pub async fn a_conflict_shows_the_state_and_changes_nothing(store: Store) {
     assert_eq!(store.keys.load(&id("conflict")).await.unwrap(), Some(two));
 }
 
+/// What is stored under this key in the end. Nodes at work on lost races may have no time for a read: it is repeated.
+async fn settled(store: &Store, id: &KeyId) -> Option<KeyState> {
+    for _ in 0..10 {
+        match store.keys.load_settled(id).await {
+            Err(StoreError::Unavailable(_)) => {}
+            read => return read.unwrap(),
+        }
+    }
+    panic!("the nodes answered none of ten reads");
+}
+
 pub async fn of_two_racing_writers_exactly_one_applies(store: Store) {
     let mut state = KeyState::default();
     for round in 0..50u128 {
@@ -83,7 +94,7 @@ pub async fn of_two_racing_writers_exactly_one_applies(store: Store) {
             store.keys.compare_and_swap(&key, &state, &racers[0]),
             store.keys.compare_and_swap(&key, &state, &racers[1]),
         );
-        let kept = store.keys.load_settled(&key).await.unwrap();
+        let kept = settled(&store, &key).await;
         let winner = racers.iter().position(|racer| kept.as_ref() == Some(racer));
         let winner = winner.unwrap_or_else(|| panic!("round {round}: {a:?}, {b:?}, {kept:?}"));
         let (won, lost) = match winner {
@@ -216,8 +227,7 @@ pub async fn keys_and_tables_do_not_touch_each_other_and_live_keys_are_listed(st
             let mut state = none.clone();
             for entry in 0..=number as u128 {
                 let next = with_entry(&state, 100 * states.len() as u128 + entry);
-                let swap = store.keys.compare_and_swap(&id, &state, &next).await;
-                assert!(matches!(swap, Swap::Applied), "{id}: {swap:?}");
+                apply(&*store.keys, &id, &state, &next).await;
                 state = next;
             }
             let cell = Cell {
