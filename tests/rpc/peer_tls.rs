@@ -74,12 +74,12 @@ async fn whoever_has_no_right_certificate_is_refused_and_both_sides_say_why() {
             encrypted(&ours, &other, HOST),
             right(),
             "the replica refused our certificate",
-            "the caller's certificate is not signed by the CA",
+            "the caller's certificate is not signed by the configured CA",
         ),
         (
             right(),
             encrypted(&ours, &other, HOST),
-            "the replica's certificate is not signed by the CA",
+            "the replica's certificate is not signed by the configured CA",
             "the caller refused our certificate",
         ),
         (
