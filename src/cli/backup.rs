@@ -144,14 +144,15 @@ async fn make(args: &BackupArgs, client: Client) -> Result<u8, Failure> {
     }
     let summary = check(&partial).await.map_err(unwritten)?;
     let summary = summary.map_err(|error| damaged(&args.file, &error))?;
-    let persisted = partial.persist_noclobber(&args.file).or_else(|failed| {
+    let persisted = match partial.persist_noclobber(&args.file) {
         // Some mounted shares have neither hard links nor a rename that keeps an existing file.
-        match failed.error.kind() {
-            io::ErrorKind::AlreadyExists => Err(failed),
-            _ if args.file.exists() => Err(failed),
-            _ => failed.file.persist(&args.file),
+        Err(failed)
+            if failed.error.kind() != io::ErrorKind::AlreadyExists && !args.file.exists() =>
+        {
+            failed.file.persist(&args.file)
         }
-    });
+        persisted => persisted,
+    };
     persisted.map_err(|failed| match failed.error.kind() {
         io::ErrorKind::AlreadyExists => is_there(&args.file),
         _ => unwritten(failed.error),

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_known_to_have_opened_a_session_has_a_column() {
+    fn the_identity_of_a_session_has_a_column() {
         let known = proto::SessionInfo {
             identity: "mallory".to_owned(),
             ..proto::SessionInfo::default()

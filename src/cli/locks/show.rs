@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_known_what_is_of_the_row_alone_and_what_is_yet_to_be_rewritten_is_shown() {
+    fn an_identity_a_row_alone_and_a_pending_rewrite_are_shown() {
         let from_row = proto::DescribeLockResponse {
             from_row: true,
             unsynced: true,

@@ -37,7 +37,7 @@ impl Kind {
             Some(Call::Get(_)) => Kind::Unlocked,
             Some(Call::CreateLockRef(ask)) if ask.read_value => Kind::Unlocked,
             Some(Call::CreateLockRef(_) | Call::OpenSession(_)) => Kind::Begins,
-            // A wait may last for an hour, and reads nothing until its end.
+            // A wait may last two thirds of the TTL, and reads only at its end.
             Some(Call::AcquireLock(ask)) if ask.read_value && !waits(call) => Kind::Read,
             _ => Kind::Other,
         }

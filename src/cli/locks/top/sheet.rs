@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_known_to_hold_a_key_has_a_column() {
+    fn the_identity_of_a_holder_has_a_column() {
         let mut known = key("a", "x", 1, 0);
         known.identity = "mallory".to_owned();
         let shown = keys(&board(vec![known])).render(false);
