@@ -38,6 +38,7 @@ pub mod lock;
 pub mod log_throttle;
 #[deny(clippy::disallowed_methods)]
 pub mod membership;
+pub mod protocol;
 pub mod rpc;
 pub mod server;
 #[deny(clippy::disallowed_methods)]

@@ -37,6 +37,7 @@ use crate::access::Access;
 use crate::clock::Ids;
 use crate::engine::Engine;
 use crate::limits::{HEADERS_BYTES_MAX, Limits, PEER_CONNECTIONS_MAX};
+use crate::protocol::LeaderlessTables;
 use crate::rpc::AccessCheck;
 use crate::rpc::budget::{AccountLimits, Accounts};
 use crate::rpc::call_layer::CallLayer;
@@ -99,6 +100,7 @@ pub struct Server {
     ids: Arc<dyn Ids>,
     grace: Duration,
     check: AccessCheck,
+    leaderless: LeaderlessTables,
     /// For clients over TCP.
     tls: Option<ClientTls>,
     peers: Option<Arc<PeerClient>>,
@@ -116,6 +118,7 @@ impl Server {
             ids,
             grace: GRACE,
             check: AccessCheck::open(),
+            leaderless: LeaderlessTables::default(),
             tls: None,
             peers: None,
             peer_listeners: Vec::new(),
@@ -137,6 +140,12 @@ impl Server {
     pub fn with_access(self, access: Access) -> Self {
         let check = AccessCheck::new(access);
         Server { check, ..self }
+    }
+
+    /// With tables without homes.
+    #[must_use]
+    pub fn with_leaderless(self, leaderless: LeaderlessTables) -> Self {
+        Server { leaderless, ..self }
     }
 
     /// With TLS for clients over TCP.
@@ -334,6 +343,7 @@ impl Server {
         let engine = self.engine.clone();
         let router = Router::new(engine, Arc::clone(&self.ids), self.peers.clone());
         let router = router.with_access(self.check.clone());
+        let router = router.with_leaderless(self.leaderless.clone());
         let lock_admin = LockAdminRpc::new(router.clone(), stopping.clone());
         let lock_service = LockServiceServer::new(LockServiceRpc::new(router, stopping));
         let bytes_max = limits.message_bytes_max;

@@ -42,6 +42,7 @@ impl World {
         let tables = Schema {
             keyspace: keyspace.clone(),
             replication: Some(Replication::Simple(super::NODES.try_into()?)),
+            cell_tables: Vec::new(),
             tables: vec![TableName::default_table()],
         };
         let options = CassandraOptions::new(cluster.contact_points(), keyspace.clone());

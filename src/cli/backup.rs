@@ -225,6 +225,7 @@ fn shown(format: Format, summary: &BackupSummary, fence_floor: Option<u64>) -> S
         entries,
         values,
         sessions,
+        cells,
         damaged,
         ..
     } = summary;
@@ -235,6 +236,7 @@ fn shown(format: Format, summary: &BackupSummary, fence_floor: Option<u64>) -> S
                 "entries": entries,
                 "values": values,
                 "sessions": sessions,
+                "cells": cells,
                 "damaged": damaged,
                 "fence_floor": fence_floor,
             });
@@ -244,6 +246,9 @@ fn shown(format: Format, summary: &BackupSummary, fence_floor: Option<u64>) -> S
             let mut text = format!(
                 "{keys} keys, {entries} live entries, {values} values, {sessions} sessions\n"
             );
+            if *cells > 0 {
+                text.push_str(&format!("{cells} cells of tables without homes\n"));
+            }
             if *damaged > 0 {
                 text.push_str(&format!(
                     "{damaged} keys are damaged; they are kept unchanged\n"

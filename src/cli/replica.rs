@@ -27,7 +27,7 @@ impl Made {
             clock: Arc::new(SystemClock),
             ids: Arc::new(SystemIds),
             peers: Arc::clone(&self.peers),
-            tables: self.config.table_names(),
+            tables: self.config.home_tables(),
             write_back: self.config.write_back(),
             limits: self.config.limits.clone(),
             name: name(&self.config, &self.address),

@@ -153,11 +153,12 @@ fn schema_of(
     named: &[String],
     replication: Option<Replication>,
 ) -> Result<Schema, Failure> {
-    let mut tables = config.table_names();
+    let mut tables = config.home_tables();
+    let cell_tables: Vec<TableName> = config.leaderless_tables().into_keys().collect();
     for name in named {
         let table = TableName::parse(name);
         let table = table.map_err(|error| Failure::usage(format!("--table: {error}")))?;
-        if !tables.contains(&table) {
+        if !tables.contains(&table) && !cell_tables.contains(&table) {
             tables.push(table);
         }
     }
@@ -165,6 +166,7 @@ fn schema_of(
         keyspace: config.store.cassandra.keyspace.0.clone(),
         replication,
         tables,
+        cell_tables,
     })
 }
 

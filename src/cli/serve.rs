@@ -69,7 +69,8 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
     let grace = config.shutdown_grace.duration();
     let mut server = Server::new(started.engine.clone(), Arc::new(SystemIds))
         .with_grace(grace)
-        .with_access(protected.access.clone());
+        .with_access(protected.access.clone())
+        .with_leaderless(started.leaderless.clone());
     let mut watched = protected.watched(&config, started.peers.as_deref());
     watched.push(Watched::log_filter(log_filter, args.settings));
     if let Some(tls) = protected.tls {

@@ -14,6 +14,7 @@ use super::peers::PeersConfig;
 use super::store::{StoreConfig, StoreKind};
 use crate::limits::Limits;
 use crate::lock::{TableName, TableNameError};
+use crate::protocol::{ProtocolKind, ProtocolOptions};
 use crate::server::{GRACE, check_listen};
 
 /// All settings.
@@ -102,8 +103,25 @@ pub enum LogFormat {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TableConfig {
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// Values may be read and written in a protocol without a fence.
+    pub allow_unfenced: bool,
     /// Its commit mode; by default that of all tables.
     pub commit: Option<Commit>,
+}
+
+/// The protocol of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protocol {
+    /// One replica at a time decides for a key.
+    #[default]
+    Home,
+    /// Without homes: MUSIC on lightweight transactions.
+    Music,
+    /// Without homes and transactions: Lamport's bakery.
+    Bakery,
 }
 
 /// The time of a commit.
@@ -163,6 +181,32 @@ impl Config {
         names
     }
 
+    /// The tables whose keys have homes.
+    pub fn home_tables(&self) -> Vec<TableName> {
+        let leaderless = self.leaderless_tables();
+        let mut names = self.table_names();
+        names.retain(|name| !leaderless.contains_key(name));
+        names
+    }
+
+    /// The tables without homes, with their protocols.
+    pub fn leaderless_tables(&self) -> BTreeMap<TableName, ProtocolOptions> {
+        let leaderless = self.tables.iter().filter_map(|(name, table)| {
+            let kind = match table.protocol {
+                Protocol::Home => return None,
+                Protocol::Music => ProtocolKind::Music,
+                Protocol::Bakery => ProtocolKind::Bakery,
+            };
+            let allow_unfenced = table.allow_unfenced;
+            let options = ProtocolOptions {
+                kind,
+                allow_unfenced,
+            };
+            Some((name.0.clone(), options))
+        });
+        leaderless.collect()
+    }
+
     /// The commit mode of tables without their own. By default write-back on Cassandra, where a commit is a lightweight
     /// transaction, and write-through on the embedded store, where it is one sync of a disk.
     pub fn commit(&self) -> Commit {
@@ -174,7 +218,7 @@ impl Config {
 
     /// The tables with write-back.
     pub fn write_back(&self) -> BTreeSet<TableName> {
-        let names = self.table_names().into_iter();
+        let names = self.home_tables().into_iter();
         let is_write_back = |name: &TableName| {
             let table = self.tables.get(&ConfiguredTable(name.clone()));
             let commit = table.and_then(|table| table.commit);
@@ -194,6 +238,20 @@ impl Config {
         }
         self.tls.check(&self.auth, &mut wrong);
         self.store.check(&mut wrong);
+        for (name, table) in &self.tables {
+            if table.protocol != Protocol::Bakery && table.allow_unfenced {
+                wrong.push(format!(
+                    "tables.{}.allow_unfenced is for protocols without a fence; leave it out",
+                    name.0
+                ));
+            }
+            if table.protocol != Protocol::Home && table.commit.is_some() {
+                wrong.push(format!(
+                    "tables.{}.commit is for the protocol home; leave it out, or set tables.{0}.protocol to home",
+                    name.0
+                ));
+            }
+        }
         if self.store.kind == StoreKind::Cassandra {
             wrong.extend(self.limits.check_shared().err());
         }

@@ -366,6 +366,14 @@ pub enum EngineError {
         /// The argument that differs.
         field: &'static str,
     },
+    /// The protocol of the table has no such thing. Use a table with another protocol.
+    #[error("the protocol {protocol} of this table has no {what}")]
+    NotInProtocol {
+        /// The protocol.
+        protocol: &'static str,
+        /// What it does not have.
+        what: &'static str,
+    },
     /// A limit is reached. Repeat later.
     #[error("limits.{what} is at its limit of {limit}")]
     Exhausted {
@@ -510,6 +518,7 @@ impl EngineError {
             | EngineError::NoGrant
             | EngineError::CallNoNotAbove { .. }
             | EngineError::RequestMismatch { .. }
+            | EngineError::NotInProtocol { .. }
             | EngineError::Exhausted { .. }
             | EngineError::ShareUsed { .. }
             | EngineError::Overloaded { .. }

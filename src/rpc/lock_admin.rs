@@ -116,8 +116,10 @@ impl LockAdmin for LockAdminRpc {
         let listing = Listing::new("ListTables", &[]);
         let after: Option<String> = listing.after(&ask.page_token)?;
         let tables = self.router.engine().tables();
-        let mut names: Vec<String> = tables.iter().map(ToString::to_string).collect();
+        let tables = tables.iter().chain(self.router.leaderless().names());
+        let mut names: Vec<String> = tables.map(ToString::to_string).collect();
         names.sort();
+        names.dedup();
         let above = |name: &String| after.as_ref().is_none_or(|after| name > after);
         let mut names = names.into_iter().filter(above).peekable();
         let tables: Vec<Table> = names

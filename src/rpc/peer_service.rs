@@ -206,7 +206,7 @@ impl PeerRpc {
         context: &CallContext,
     ) -> forward_response::Outcome {
         use forward_response::Outcome;
-        let made = async { Ok(call.serve_locally(&self.engine).await) };
+        let made = async { Ok(call.serve(&self.engine).await) };
         match by_or(call.answer_by(context), || call.late(), made).await {
             Ok(Ok(answer)) => Outcome::Answer(answer.encode_to_vec().into()),
             // The asking replica may have a right clock, and takes the key over for that. (Not in the middle of a section.)
@@ -257,6 +257,7 @@ fn not_here(error: &EngineError) -> Option<NotHere> {
         | EngineError::ReleasingDuringWrite
         | EngineError::CallNoNotAbove { .. }
         | EngineError::RequestMismatch { .. }
+        | EngineError::NotInProtocol { .. }
         | EngineError::Exhausted { .. }
         | EngineError::ShareUsed { .. }
         | EngineError::Overloaded { .. }

@@ -22,7 +22,10 @@ pub async fn read(
     let (access, scope) = (router.access(), Scope::Key(&id));
     access.check_scope(&context.login, Verb::Read.into(), scope)?;
     let answer_by = context.deadline.answer_within(router.limits().call_max());
-    let read = within(answer_by, router.engine().read(&id, context.deadline.age())).await?;
+    let read = match router.leaderless().of(&id.table) {
+        Some(protocol) => within(answer_by, protocol.read(&id)).await?,
+        None => within(answer_by, router.engine().read(&id, context.deadline.age())).await?,
+    };
     let (value, exists) = answer::value(Some(read));
     Ok(GetResponse { value, exists })
 }

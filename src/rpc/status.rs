@@ -130,6 +130,9 @@ pub fn of_engine(error: &EngineError) -> Status {
         EngineError::RequestMismatch { field } => {
             StatusBuilder::new(Code::InvalidArgument, words, "REQUEST_MISMATCH").violation(*field)
         }
+        EngineError::NotInProtocol { protocol, .. } => {
+            failed(words, "NOT_IN_PROTOCOL").with("protocol", protocol)
+        }
         EngineError::Exhausted { what, limit } => {
             StatusBuilder::new(Code::ResourceExhausted, words, "LIMIT_REACHED")
                 .with("limit", format!("limits.{what}"))

@@ -8,13 +8,14 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use fermata_proto::{LockState, WatchLockResponse};
-use futures_util::{Stream, stream};
+use futures_util::{Stream, StreamExt as _, stream};
 use tokio::time::Instant;
 
 use super::deadline::until;
 use super::{answer, status};
 use crate::engine::{Watch, WatchEvent, describe_end};
 use crate::lock::with_grant;
+use crate::protocol::LeaderlessWatch;
 
 /// At most one position is sent in this time.
 const POSITION_EVERY: Duration = Duration::from_millis(100);
@@ -40,6 +41,22 @@ impl News for Watch {
 
     fn durable(&self) -> bool {
         Watch::durable(self)
+    }
+}
+
+impl News for LeaderlessWatch {
+    async fn next(&mut self) -> Option<WatchEvent> {
+        let (event, valid_for) = self.events.next().await?;
+        self.valid_for = valid_for;
+        Some(event)
+    }
+
+    fn valid_for(&self) -> Duration {
+        self.valid_for
+    }
+
+    fn durable(&self) -> bool {
+        true
     }
 }
 

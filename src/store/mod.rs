@@ -4,6 +4,7 @@
 //! timestamp for each key.
 
 pub mod cassandra;
+mod cells;
 mod diff;
 pub mod embedded;
 mod ends;
@@ -19,6 +20,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
+pub use self::cells::{CellChange, CellStore, CellSwap, Columns, Currency, StoredCell};
 use crate::key::KeyState;
 use crate::lock::{Key, KeyId, ReplicaId, SessionId, TableName};
 

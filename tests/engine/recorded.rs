@@ -50,6 +50,7 @@ fn refused(error: &EngineError) -> Outcome {
         | EngineError::Releasing
         | EngineError::CallNoNotAbove { .. }
         | EngineError::RequestMismatch { .. }
+        | EngineError::NotInProtocol { .. }
         | EngineError::Exhausted { .. }
         | EngineError::ShareUsed { .. }
         | EngineError::Overloaded { .. }

@@ -45,7 +45,7 @@ fn the_readme_names_the_command_that_tests_a_change() {
     assert!(shown, "README.md does not show `cargo test`");
     let run = files::text(".ci/run");
     let step = run.lines().find(|line| line.starts_with("step test "));
-    let run = "step test timeout --kill-after=30 3000 cargo test --locked --workspace --no-fail-fast || true";
+    let run = "step test timeout --kill-after=30 3000 cargo test --locked --workspace \"${features[@]}\" --no-fail-fast || true";
     assert_eq!(step, Some(run), ".ci/run");
 }
 

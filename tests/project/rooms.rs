@@ -19,7 +19,14 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("log_throttle", &[]),
     ("store", &["key", "lock"]),
-    ("store::embedded", &["store", "store::ends", "key", "lock"]),
+    (
+        "store::embedded",
+        &["clock", "store", "store::ends", "key", "lock"],
+    ),
+    (
+        "protocol",
+        &["clock", "engine", "key", "limits", "lock", "store"],
+    ),
     (
         "store::cassandra",
         &[
@@ -60,6 +67,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "lock",
             "limits",
             "log_throttle",
+            "protocol",
             "fermata_guard",
             "fermata_proto",
             "fermata_tls",
@@ -75,6 +83,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "fermata_command",
             "limits",
             "lock",
+            "protocol",
             "server",
         ],
     ),
@@ -90,6 +99,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "fermata_proto",
             "fermata_tls",
             "limits",
+            "protocol",
         ],
     ),
     (
@@ -107,6 +117,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "limits",
             "lock",
             "log_throttle",
+            "protocol",
             "server",
             "store",
             "store::cassandra",

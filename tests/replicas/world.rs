@@ -138,6 +138,7 @@ impl World {
         let schema = Schema {
             keyspace: self.keyspace.clone(),
             replication: Some(Replication::Simple(3)),
+            cell_tables: Vec::new(),
             tables: vec![TableName::default_table()],
         };
         let options = driver::options(self.contact_points(), self.keyspace.clone());

@@ -1,6 +1,7 @@
 //! What every store promises. A store calls [`keeps_its_promises`] with a way to make one, and says so where several
 //! replicas share it.
 
+mod cells;
 mod data;
 mod keys;
 mod sessions;
@@ -10,6 +11,7 @@ use std::future::Future;
 
 use fermata::store::Store;
 
+pub use cells::*;
 pub use data::*;
 pub use keys::*;
 pub use sessions::*;

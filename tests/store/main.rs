@@ -12,4 +12,5 @@ mod cassandra;
 mod certificates;
 mod contract;
 mod embedded;
+mod protocols;
 mod world;

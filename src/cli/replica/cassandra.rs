@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::engine::{Engine, EngineOptions};
 use crate::lock::NameHash;
 use crate::log_throttle::LogThrottle;
+use crate::protocol::LeaderlessTables;
 use crate::store::Store;
 use crate::store::cassandra::health::{Finding, Weight};
 use crate::store::cassandra::schema::Schema;
@@ -37,9 +38,10 @@ impl Starting {
         let schema = Schema {
             keyspace: options.keyspace.clone(),
             replication: None,
-            tables: config.table_names(),
+            tables: config.home_tables(),
+            cell_tables: config.leaderless_tables().into_keys().collect(),
         };
-        let apply = cluster::apply_command(&config.store.cassandra, &schema.tables);
+        let apply = cluster::apply_command(&config.store.cassandra, &config.table_names());
         Ok(Starting {
             options,
             schema,
@@ -57,9 +59,14 @@ impl Starting {
     }
 
     /// Tries to start the engine for as long as this is polled. `engine_options` makes its options.
-    pub async fn run(&self, engine: &Engine, engine_options: impl Fn(Store) -> EngineOptions) {
+    pub async fn run(
+        &self,
+        engine: &Engine,
+        leaderless: &LeaderlessTables,
+        engine_options: impl Fn(Store) -> EngineOptions,
+    ) {
         let log_throttle = LogThrottle::default();
-        while let Err(why) = self.once(engine, &engine_options).await {
+        while let Err(why) = self.once(engine, leaderless, &engine_options).await {
             if let Some(times) = log_throttle.met(SystemClock.boot(), &why) {
                 tracing::warn!(
                     contact_points = self.options.contact_points.join(","),
@@ -76,6 +83,7 @@ impl Starting {
     async fn once(
         &self,
         engine: &Engine,
+        leaderless: &LeaderlessTables,
         engine_options: &impl Fn(Store) -> EngineOptions,
     ) -> Result<(), String> {
         let opened = CassandraStore::open(self.options.clone()).await;
@@ -98,6 +106,7 @@ impl Starting {
         let agreed = store.agree_on_majority().await;
         agreed.map_err(|error| error.to_string())?;
         let store = Arc::new(store);
+        leaderless.begin(store.cells());
         let begun = engine.begin(engine_options(store.store())).await;
         begun.map_err(|error| error.to_string())?;
         let tables = self.schema.tables.clone();

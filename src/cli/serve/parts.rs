@@ -16,8 +16,10 @@ use crate::access::Access;
 use crate::cli::cluster;
 use crate::cli::replica::Made;
 use crate::cli::replica::cassandra::Starting;
+use crate::clock::{SystemClock, SystemIds};
 use crate::config::{Config, Listen, ListenAt, StoreKind};
 use crate::engine::{Engine, NoPeers};
+use crate::protocol::LeaderlessTables;
 use crate::server::{self, ClientTls, PeerClient, PeerSecret, PeerTls, Protection, ServerListener};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
 
@@ -160,6 +162,7 @@ pub enum Prepared {
 /// The running parts below the server.
 pub struct Started {
     pub engine: Engine,
+    pub leaderless: LeaderlessTables,
     pub embedded: Option<Arc<EmbeddedStore>>,
     pub peers: Option<Arc<PeerClient>>,
     /// The rest of the start, done while it serves.
@@ -205,18 +208,26 @@ impl Prepared {
     pub async fn start(self, config: Config, net: &Net) -> Result<Started, Failure> {
         let at: Vec<String> = net.addresses.iter().chain(&net.sockets).cloned().collect();
         let is_open = config.tls.protection(&config.auth) == Protection::NONE;
+        let leaderless = LeaderlessTables::new(
+            config.leaderless_tables(),
+            config.limits.clone(),
+            Arc::new(SystemClock),
+            Arc::new(SystemIds),
+        );
         let mut made = made(config, net);
         match self {
             Prepared::Embedded(options, directory) => {
                 // After a crash this reads the whole file.
                 let store = spawn_blocking(|| EmbeddedStore::open(options)).await;
                 let store = Arc::new(store.map_err(failed)?.map_err(no_store)?);
+                leaderless.begin(store.cells());
                 let engine = Engine::start(made.options(store.store())).await;
                 let engine = engine
                     .map_err(|error| no_store(format!("the store cannot be used: {error}")))?;
                 let replica = engine.replica();
                 Ok(Started {
                     engine,
+                    leaderless,
                     embedded: Some(store),
                     peers: None,
                     later: Box::pin(async move {
@@ -232,18 +243,22 @@ impl Prepared {
                          through Cassandra instead, which can take some seconds a call"
                     );
                 }
-                let (tables, limits) = (made.config.table_names(), made.config.limits.clone());
+                let (tables, limits) = (made.config.home_tables(), made.config.limits.clone());
                 let engine = Engine::waiting(tables, limits, NOT_YET);
                 if let Some(client) = &client {
                     made.peers = client.clone();
                 }
                 let begun = engine.clone();
+                let later = leaderless.clone();
                 Ok(Started {
                     engine,
+                    leaderless,
                     embedded: None,
                     peers: client,
                     later: Box::pin(async move {
-                        starting.run(&begun, |store| made.options(store)).await;
+                        starting
+                            .run(&begun, &later, |store| made.options(store))
+                            .await;
                         let location = starting.location();
                         greeting::serving(&location, begun.replica(), &at, is_open);
                     }),

@@ -8,8 +8,9 @@ use tracing::field::display;
 
 use super::{CallContext, Target, UnaryCall};
 use crate::access::{Verb, Verbs};
-use crate::engine::{CreateCall, Engine, EngineError};
+use crate::engine::{CreateCall, EngineError};
 use crate::lock::Secret;
+use crate::protocol::LockProtocol;
 use crate::rpc::answer;
 use crate::rpc::parse::{self, Invalid};
 use crate::rpc::peer_proto::Method;
@@ -61,8 +62,8 @@ impl UnaryCall for CreateLockRef {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn serve_locally(&self, engine: &Engine) -> Result<CreateLockRefResponse, EngineError> {
-        let created = engine.create(self.call.clone()).await?;
+    async fn serve(&self, locks: &dyn LockProtocol) -> Result<CreateLockRefResponse, EngineError> {
+        let created = locks.create(self.call.clone()).await?;
         Span::current().record("entry", display(&created.lock_ref));
         Ok(answer::created(created, &self.ask.session, &self.secret))
     }

@@ -13,9 +13,10 @@ use tokio::time::Instant;
 
 use super::{CallContext, Target, UnaryCall};
 use crate::access::{Verb, Verbs};
-use crate::engine::{Done, Engine, EngineError, Mutation};
+use crate::engine::{Done, EngineError, Mutation};
 use crate::limits::Limits;
 use crate::lock::LockRef;
+use crate::protocol::LockProtocol;
 use crate::rpc::answer;
 use crate::rpc::deadline::later;
 use crate::rpc::parse::{self, Invalid};
@@ -78,9 +79,9 @@ impl UnaryCall for AcquireLock {
         })
     }
 
-    async fn serve_locally(&self, engine: &Engine) -> Result<AcquireLockResponse, EngineError> {
+    async fn serve(&self, locks: &dyn LockProtocol) -> Result<AcquireLockResponse, EngineError> {
         let read_value = self.ask.read_value;
-        let acquired = engine
+        let acquired = locks
             .acquire(&self.lock_ref, self.left(), read_value)
             .await?;
         Ok(answer::acquired(acquired, &self.ask.lock_ref))
@@ -144,8 +145,8 @@ impl UnaryCall for ReleaseLock {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn serve_locally(&self, engine: &Engine) -> Result<ReleaseLockResponse, EngineError> {
-        let released = engine.release(&self.lock_ref, self.put.clone(), self.ask.call_no);
+    async fn serve(&self, locks: &dyn LockProtocol) -> Result<ReleaseLockResponse, EngineError> {
+        let released = locks.release(&self.lock_ref, self.put.clone(), self.ask.call_no);
         let already_released = released.await?;
         Ok(ReleaseLockResponse { already_released })
     }
@@ -180,8 +181,8 @@ impl UnaryCall for CriticalGet {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn serve_locally(&self, engine: &Engine) -> Result<CriticalGetResponse, EngineError> {
-        let done = engine.critical_get(&self.lock_ref, self.ask.call_no);
+    async fn serve(&self, locks: &dyn LockProtocol) -> Result<CriticalGetResponse, EngineError> {
+        let done = locks.critical_get(&self.lock_ref, self.ask.call_no);
         let done = done.await?;
         let (value, exists) = answer::value(Some(done.value));
         Ok(CriticalGetResponse {
@@ -300,9 +301,8 @@ impl<A: WriteAsk> UnaryCall for CriticalWrite<A> {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn serve_locally(&self, engine: &Engine) -> Result<A::Answer, EngineError> {
-        let write =
-            engine.critical_write(&self.lock_ref, self.mutation.clone(), self.ask.call_no());
+    async fn serve(&self, locks: &dyn LockProtocol) -> Result<A::Answer, EngineError> {
+        let write = locks.critical_write(&self.lock_ref, self.mutation.clone(), self.ask.call_no());
         let done = write.await?;
         Ok(A::answer(&done))
     }

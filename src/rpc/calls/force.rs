@@ -8,9 +8,10 @@ use fermata_proto::{
 
 use super::{CallContext, Target, UnaryCall};
 use crate::access::{Verb, Verbs};
-use crate::engine::{Engine, EngineError};
+use crate::engine::EngineError;
 use crate::limits::Limits;
 use crate::lock::{EntryName, SessionId};
+use crate::protocol::LockProtocol;
 use crate::rpc::parse::{self, Invalid};
 use crate::rpc::peer_proto::Method;
 
@@ -63,9 +64,9 @@ impl UnaryCall for ForceRelease {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn serve_locally(&self, engine: &Engine) -> Result<ForceReleaseResponse, EngineError> {
+    async fn serve(&self, locks: &dyn LockProtocol) -> Result<ForceReleaseResponse, EngineError> {
         let Words { by, why } = &self.words;
-        let done = engine.force_release(&self.name, by, why).await?;
+        let done = locks.force_release(&self.name, by, why).await?;
         Ok(ForceReleaseResponse {
             already_released: done.already_released,
             was_holder: done.was_holder,
@@ -118,8 +119,8 @@ impl UnaryCall for EndSession {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn serve_locally(&self, engine: &Engine) -> Result<EndSessionResponse, EngineError> {
-        let closed = engine.close_session(self.session).await?;
+    async fn serve(&self, locks: &dyn LockProtocol) -> Result<EndSessionResponse, EngineError> {
+        let closed = locks.close_session(self.session).await?;
         Ok(EndSessionResponse {
             already_ended: closed.had_ended,
             may_be_served: closed.may_be_served,

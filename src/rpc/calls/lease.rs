@@ -9,8 +9,9 @@ use fermata_proto::{
 use tonic::Status;
 
 use super::{CallContext, Target, UnaryCall};
-use crate::engine::{Engine, EngineError, LeaseId, SessionCall};
+use crate::engine::{EngineError, LeaseId, SessionCall};
 use crate::lock::{Secret, SessionId};
+use crate::protocol::LockProtocol;
 use crate::rpc::parse::{self, Invalid};
 use crate::rpc::peer_proto::Method;
 use crate::rpc::{answer, status};
@@ -56,8 +57,8 @@ impl UnaryCall for OpenSession {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn serve_locally(&self, engine: &Engine) -> Result<OpenSessionResponse, EngineError> {
-        let renewed = engine.open_session(self.call.clone()).await?;
+    async fn serve(&self, locks: &dyn LockProtocol) -> Result<OpenSessionResponse, EngineError> {
+        let renewed = locks.open_session(self.call.clone()).await?;
         Ok(OpenSessionResponse {
             session: self.secret.session_text(&self.call.identity),
             ttl: Some(answer::duration(renewed.ttl)),
@@ -91,8 +92,8 @@ impl UnaryCall for RenewSession {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn serve_locally(&self, engine: &Engine) -> Result<RenewSessionResponse, EngineError> {
-        let renewed = engine.renew(&self.lease).await?;
+    async fn serve(&self, locks: &dyn LockProtocol) -> Result<RenewSessionResponse, EngineError> {
+        let renewed = locks.renew(&self.lease).await?;
         Ok(RenewSessionResponse {
             valid_for: Some(answer::duration(renewed.valid_for)),
             ttl: Some(answer::duration(renewed.ttl)),
@@ -148,8 +149,8 @@ impl UnaryCall for KeepAlive {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn serve_locally(&self, engine: &Engine) -> Result<KeepAliveResponse, EngineError> {
-        let renewed = engine.renew_on_stream(&self.lease).await?;
+    async fn serve(&self, locks: &dyn LockProtocol) -> Result<KeepAliveResponse, EngineError> {
+        let renewed = locks.renew_on_stream(&self.lease).await?;
         Ok(KeepAliveResponse {
             session: self.ask.session.clone(),
             valid_for: Some(answer::duration(renewed.valid_for)),
@@ -194,8 +195,8 @@ impl UnaryCall for CloseSession {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn serve_locally(&self, engine: &Engine) -> Result<CloseSessionResponse, EngineError> {
-        let closed = engine.close_session(self.session).await?;
+    async fn serve(&self, locks: &dyn LockProtocol) -> Result<CloseSessionResponse, EngineError> {
+        let closed = locks.close_session(self.session).await?;
         Ok(CloseSessionResponse {
             already_closed: closed.had_ended,
             may_be_served: closed.may_be_served,
@@ -220,6 +221,7 @@ fn how_ended(error: &EngineError) -> Option<EndReason> {
         | EngineError::NoGrant
         | EngineError::CallNoNotAbove { .. }
         | EngineError::RequestMismatch { .. }
+        | EngineError::NotInProtocol { .. }
         | EngineError::Exhausted { .. }
         | EngineError::ShareUsed { .. }
         | EngineError::Overloaded { .. }

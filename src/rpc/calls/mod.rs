@@ -30,9 +30,10 @@ use super::parse::Invalid;
 use super::status;
 use crate::access::{Login, Verb, Verbs};
 use crate::clock::Ids;
-use crate::engine::{Engine, EngineError, LeaseId};
+use crate::engine::{EngineError, LeaseId};
 use crate::limits::Limits;
 use crate::lock::{EntryName, KeyId, LockRef, NameHash, SessionId};
+use crate::protocol::LockProtocol;
 use crate::rpc::budget::Account;
 use crate::rpc::peer_proto::Method;
 
@@ -164,9 +165,9 @@ pub trait UnaryCall: Sized + Send + Sync + 'static {
         Err(status::of_engine(&error))
     }
 
-    /// Makes it on the engine of this replica.
-    fn serve_locally(
+    /// Makes it by the protocol of its table, on this replica.
+    fn serve(
         &self,
-        engine: &Engine,
+        locks: &dyn LockProtocol,
     ) -> impl Future<Output = Result<Self::Answer, EngineError>> + Send;
 }

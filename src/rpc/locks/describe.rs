@@ -50,6 +50,9 @@ impl DescribeLock {
         router: &Router,
         answer_by: Instant,
     ) -> Result<DescribeLockResponse, EngineError> {
+        if let Some(protocol) = router.leaderless().of(&self.id.table) {
+            return Ok(self.shown(&protocol.describe(&self.id).await?));
+        }
         if let Some(shown) = self.answer_here(router.engine())? {
             return Ok(shown);
         }

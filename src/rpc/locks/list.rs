@@ -63,6 +63,14 @@ impl ListLocks {
         router: &Router,
         answer_by: Instant,
     ) -> Result<ListLocksResponse, EngineError> {
+        if let Some(protocol) = router.leaderless().of(&self.filter.table) {
+            let rows = protocol.list(&self.filter, self.size).await?;
+            let listed = Page {
+                items: rows.items.iter().map(ListedKey::of).collect(),
+                next: rows.next.map(|key| key.to_string()),
+            };
+            return Ok(self.listed(listed));
+        }
         // The rest of the time is for the homes, and for the last look at the rows, which takes as long as it takes.
         let within = answer_by.saturating_duration_since(Instant::now()) / 4;
         let rows = router.engine().list_rows(&self.filter, self.size, within);
@@ -83,12 +91,16 @@ impl ListLocks {
                 listed
             }
         };
+        Ok(self.listed(listed))
+    }
+
+    fn listed(&self, listed: Page<ListedKey, String>) -> ListLocksResponse {
         let cursor = |key: &ListedKey| key.summary.key.clone();
         let (locks, next) = page::filled(listed, cursor, |key| key.summary);
-        Ok(ListLocksResponse {
+        ListLocksResponse {
             locks,
             next_page_token: next.map_or_else(String::new, |key| self.listing.token(&key)),
-        })
+        }
     }
 
     fn rows(&self, rows: Page<Described, Key>) -> Page<ListedRow, String> {

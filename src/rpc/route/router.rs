@@ -14,12 +14,14 @@ use crate::clock::Ids;
 use crate::engine::{Engine, EngineError, Peer, Presence, Watch};
 use crate::limits::Limits;
 use crate::lock::{LockRef, SessionId};
+use crate::protocol::{Leaderless, LeaderlessTables, LeaderlessWatch};
 use crate::rpc::access_check::AccessCheck;
 use crate::rpc::budget::ConnectionInfo;
 use crate::rpc::calls::{AcquireLock, CallContext, Served, Target, UnaryCall};
 use crate::rpc::deadline::{Deadline, by, by_or};
 use crate::rpc::peer::{ForwardOutcome, PeerClient};
 use crate::rpc::peer_proto::ForwardWatchResponse;
+use crate::rpc::status;
 
 /// The metadata with the zone of a client: its keys move there, rather than to the asked replica (H8).
 const ZONE: &str = "fermata-zone";
@@ -33,6 +35,7 @@ pub struct Router {
     peers: Option<Arc<PeerClient>>,
     homes: Arc<Homes>,
     check: AccessCheck,
+    leaderless: LeaderlessTables,
 }
 
 impl Router {
@@ -45,6 +48,7 @@ impl Router {
             peers,
             homes: Arc::new(Homes::default()),
             check: AccessCheck::open(),
+            leaderless: LeaderlessTables::default(),
         }
     }
 
@@ -52,6 +56,22 @@ impl Router {
     #[must_use]
     pub fn with_access(self, check: AccessCheck) -> Router {
         Router { check, ..self }
+    }
+
+    /// With these tables beside those of the engine.
+    #[must_use]
+    pub fn with_leaderless(self, leaderless: LeaderlessTables) -> Router {
+        Router { leaderless, ..self }
+    }
+
+    /// The tables without homes.
+    pub fn leaderless(&self) -> &LeaderlessTables {
+        &self.leaderless
+    }
+
+    /// The protocol of a target's table, unless the engine serves it.
+    fn leaderless_of(&self, target: &Target) -> Option<&Arc<dyn Leaderless>> {
+        self.leaderless.of(&target.key_id()?.table)
     }
 
     /// The check of permissions.
@@ -164,11 +184,24 @@ impl Router {
             answer_by,
         };
         let late = || call.late();
+        if let Some(protocol) = self.leaderless_of(&routed.target) {
+            let serving = async {
+                let answer = match call.serve(&**protocol).await {
+                    Ok(answer) => answer,
+                    Err(error) => call.failed(error)?,
+                };
+                Ok(Served { answer, home: None })
+            };
+            return by_or(answer_by, late, serving).await;
+        }
         by_or(answer_by, late, route(&self.engine, &self.homes, &routed)).await
     }
 
     /// The expected home of this, another replica; `None` for this one.
     pub fn expected(&self, target: &Target) -> Option<Arc<Peer>> {
+        if self.leaderless_of(target).is_some() {
+            return None;
+        }
         let ranked = hops::ranked(&self.engine, target);
         match hops::expected(&self.engine, &self.homes, target, &ranked) {
             Presence::Live(peer) => Some(peer),
@@ -226,6 +259,11 @@ impl Router {
         let target = Target::LockRef(lock_ref.clone());
         self.check
             .check(&context.login, Verb::Lock.into(), &target)?;
+        if let Some(protocol) = self.leaderless_of(&target) {
+            let watch = protocol.watch(lock_ref).await;
+            let watch = watch.map_err(|error| status::of_engine(&error))?;
+            return Ok(WatchSource::Polled(watch));
+        }
         let routed = RoutedWatch {
             router: self,
             target,
@@ -269,7 +307,7 @@ impl<C: UnaryCall> RoutedCall for RoutedUnary<'_, C> {
 
     async fn serve_locally(&self) -> Result<Self::Answer, EngineError> {
         let engine = &self.router.engine;
-        let answer = self.call.serve_locally(engine).await?;
+        let answer = self.call.serve(engine).await?;
         let id = self.target.key_id();
         let home = id.and_then(|id| engine.served_here(&id, &self.context.zone));
         Ok(Served { answer, home })
@@ -296,6 +334,8 @@ fn no_way<A>() -> ForwardOutcome<A> {
 pub enum WatchSource {
     /// From this replica.
     Local(Watch),
+    /// From polls of the store.
+    Polled(LeaderlessWatch),
     /// From another one.
     Remote(Streaming<ForwardWatchResponse>),
 }

@@ -86,6 +86,9 @@ impl Relay {
             WatchSource::Local(news) => {
                 Source::Local(Box::pin(watch::stream(self.text.clone(), news)))
             }
+            WatchSource::Polled(news) => {
+                Source::Local(Box::pin(watch::stream(self.text.clone(), news)))
+            }
             WatchSource::Remote(stream) => Source::Remote(Box::new(stream)),
         });
         Ok(())

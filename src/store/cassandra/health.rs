@@ -218,7 +218,7 @@ async fn judge_tables(
 ) -> Result<Vec<Finding>, CassandraError> {
     let found = tables::found(driver, &schema.keyspace).await?;
     let mut findings = Vec::new();
-    for (name, kind) in tables::all(&schema.tables) {
+    for (name, kind) in tables::all(&schema.tables, &schema.cell_tables) {
         let Some(table) = found.iter().find(|one| one.table == name) else {
             findings.push(wrong(format!("there is no table {name}"), apply));
             continue;

@@ -5,6 +5,8 @@
 //! [`fermata_cassandra`]; `codec` and `change` turn states into rows, `rows` reads and swaps them. `keys`, `data`,
 //! `sessions` and `shared` implement [`Store`]. No rules of the lock live here.
 
+mod cell_statements;
+mod cells;
 mod change;
 mod codec;
 mod data;
@@ -25,6 +27,7 @@ mod sessions;
 mod shared;
 mod skip;
 mod statements;
+mod table_names;
 mod tables;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod tests;
@@ -59,7 +62,7 @@ use self::in_doubt::InDoubtSwaps;
 use self::rows::{Asks, Rows};
 use self::schema::Schema;
 use self::statements::{Cql, Shape};
-use super::{Store, StoreCounts, StoreError, StoreHealth, Swap};
+use super::{CellStore, Store, StoreCounts, StoreError, StoreHealth, Swap};
 use crate::lock::{KeyId, TableName};
 use crate::log_throttle::LogThrottle;
 
@@ -152,6 +155,11 @@ impl CassandraStore {
             backups: None,
             cluster: Some(Arc::clone(self) as _),
         }
+    }
+
+    /// Its cells.
+    pub fn cells(self: &Arc<Self>) -> Arc<dyn CellStore> {
+        Arc::clone(self) as _
     }
 
     /// Whether the cluster and the tables are as they must be, by the connection of this store; see

@@ -6,9 +6,8 @@ use super::error::CassandraError;
 use super::replication::{self, Copies};
 pub use super::replication::{Replication, ReplicationError};
 use super::rows::applied;
-use super::statements::{
-    Cql, HAND_OVER_REQUEST_TABLE, REPLICA_TABLE, data_table, lock_table, single_table,
-};
+use super::statements::{Cql, HAND_OVER_REQUEST_TABLE, REPLICA_TABLE};
+use super::table_names::{cell_table, data_table, lock_table, single_table};
 use super::tables::{self, TableKind, columns, unreadable};
 use crate::lock::TableName;
 
@@ -27,6 +26,8 @@ pub struct Schema {
     pub replication: Option<Replication>,
     /// The tables whose keys can be locked.
     pub tables: Vec<TableName>,
+    /// The tables whose keys have no homes.
+    pub cell_tables: Vec<TableName>,
 }
 
 impl Schema {
@@ -90,6 +91,14 @@ impl Schema {
                 TableKind::Data.options()
             ));
         }
+        for table in &self.cell_tables {
+            statements.push(format!(
+                "CREATE TABLE IF NOT EXISTS {} (\n  \"key\" text,\n  \"column1\" text,\n  \"value\" blob,\n  \
+                 PRIMARY KEY (\"key\", \"column1\")\n) WITH {}",
+                cell_table(keyspace, table),
+                TableKind::Cells.options()
+            ));
+        }
         statements
     }
 }
@@ -118,7 +127,8 @@ pub async fn apply(
         }
     }
     driver.agree_on_schema().await?;
-    tables::set(&driver, &schema.keyspace, &schema.tables, say).await?;
+    let all = tables::all(&schema.tables, &schema.cell_tables);
+    tables::set(&driver, &schema.keyspace, all, say).await?;
     note_version(&driver, &schema.keyspace).await
 }
 
@@ -174,6 +184,7 @@ mod tests {
             keyspace: Keyspace::default(),
             replication: None,
             tables: vec![table.clone()],
+            cell_tables: Vec::new(),
         };
         let tables = schema.statements().join("\n");
         let swap = Cql::Swap(table.clone(), Shape::holding(false, 1, 1), Order::First);
@@ -198,6 +209,7 @@ mod tests {
             keyspace: Keyspace::parse("k").unwrap(),
             replication: None,
             tables: vec![TableName::default_table()],
+            cell_tables: Vec::new(),
         };
         let statements = schema.statements();
         assert_eq!(statements.len(), 6);

@@ -5,6 +5,8 @@
 
 use fermata_cassandra::{Keyspace, Order, Use};
 
+use super::cell_statements::CellCql;
+use super::table_names::{data_table, lock_table, single_table};
 use crate::lock::TableName;
 use crate::store::HAND_OVER_REQUEST_KEPT;
 
@@ -130,6 +132,8 @@ pub enum Cql {
     ReadData(TableName),
     /// Write of a value with its timestamp.
     WriteData(TableName),
+    /// Cells of a table.
+    Cells(TableName, CellCql),
     /// The row of a session, after what is in flight was settled.
     LoadSession,
     /// The row of a new session.
@@ -174,21 +178,6 @@ pub enum Cql {
     RaiseFenceFloor,
     /// The same, written.
     NoteSchemaVersion,
-}
-
-/// `"keyspace"."prefix_table"`.
-pub(super) fn lock_table(keyspace: &Keyspace, table: &TableName) -> String {
-    format!("\"{keyspace}\".\"lock_{table}\"")
-}
-
-/// `"keyspace"."prefix_table"`.
-pub(super) fn data_table(keyspace: &Keyspace, table: &TableName) -> String {
-    format!("\"{keyspace}\".\"data_{table}\"")
-}
-
-/// A table there is one of.
-pub(super) fn single_table(keyspace: &Keyspace, name: &str) -> String {
-    format!("\"{keyspace}\".\"{name}\"")
 }
 
 fn quoted(columns: &[&str]) -> String {
@@ -250,6 +239,7 @@ impl Cql {
     pub(super) fn usage(&self) -> Use {
         match self {
             Cql::Swap(_, _, order) => Use::HedgedCas(*order),
+            Cql::Cells(_, ask) => ask.usage(),
             Cql::OpenSession
             | Cql::SwapSession
             | Cql::ForgetSession
@@ -331,6 +321,7 @@ impl Cql {
                 "INSERT INTO {} (\"key\", \"value\", \"deleted\") VALUES (?, ?, ?) USING TIMESTAMP ?",
                 data_table(keyspace, table)
             ),
+            Cql::Cells(table, ask) => ask.text(keyspace, table),
             Cql::LoadSession => format!(
                 "SELECT {} FROM {sessions} WHERE \"id\" = ?",
                 quoted(&SESSION_COLUMNS)

@@ -2,7 +2,8 @@
 
 use fermata_cassandra::{ColumnError, Driver, Fault, Keyspace, Use, Value};
 
-use super::statements::{Cql, HAND_OVER_REQUEST_TABLE, REPLICA_TABLE, single_table};
+use super::statements::{Cql, HAND_OVER_REQUEST_TABLE, REPLICA_TABLE};
+use super::table_names::single_table;
 use crate::lock::TableName;
 use crate::store::{HAND_OVER_REQUEST_KEPT, StoreError};
 
@@ -22,6 +23,7 @@ const SPECULATIVE_RETRY_MS: u32 = 100;
 pub(super) enum TableKind {
     Locks,
     Data,
+    Cells,
     Sessions,
     Replicas,
     HandOverRequests,
@@ -54,7 +56,9 @@ impl TableKind {
     /// How long Cassandra keeps what says that something was deleted, where that matters.
     fn gc_grace_s(self) -> Option<u64> {
         match self {
-            TableKind::Locks | TableKind::Sessions => Some(GC_GRACE_S.unsigned_abs().into()),
+            TableKind::Locks | TableKind::Cells | TableKind::Sessions => {
+                Some(GC_GRACE_S.unsigned_abs().into())
+            }
             // All in one partition: what is left of deleted rows is kept for hours and not for days.
             TableKind::Replicas => Some(GC_GRACE_S.unsigned_abs().into()),
             // What expires cannot come back, and what was deleted and comes back expires: no need to keep the traces.
@@ -83,7 +87,7 @@ impl TableKind {
                 is_unsafe,
             });
         };
-        if let (TableKind::Locks | TableKind::Sessions, Some(grace)) =
+        if let (TableKind::Locks | TableKind::Cells | TableKind::Sessions, Some(grace)) =
             (self, found.gc_grace_seconds)
             && grace < GC_GRACE_S
         {
@@ -121,7 +125,7 @@ fn is_soon(retry: &str) -> bool {
 }
 
 /// The tables that have options of ours, by their names: these, and those that there is one of.
-pub(super) fn all(tables: &[TableName]) -> Vec<(String, TableKind)> {
+pub(super) fn all(tables: &[TableName], cell_tables: &[TableName]) -> Vec<(String, TableKind)> {
     let mut all = vec![
         ("sessions".to_owned(), TableKind::Sessions),
         (REPLICA_TABLE.to_owned(), TableKind::Replicas),
@@ -133,6 +137,9 @@ pub(super) fn all(tables: &[TableName]) -> Vec<(String, TableKind)> {
     for table in tables {
         all.push((format!("lock_{table}"), TableKind::Locks));
         all.push((format!("data_{table}"), TableKind::Data));
+    }
+    for table in cell_tables {
+        all.push((format!("cells_{table}"), TableKind::Cells));
     }
     all
 }
@@ -197,11 +204,11 @@ pub(super) fn unreadable(error: ColumnError) -> Fault {
 pub(super) async fn set(
     driver: &Driver,
     keyspace: &Keyspace,
-    tables: &[TableName],
+    all: Vec<(String, TableKind)>,
     say: &(dyn Fn(&str) + Sync),
 ) -> Result<(), Fault> {
     let found = found(driver, keyspace).await?;
-    for (name, kind) in all(tables) {
+    for (name, kind) in all {
         let Some(table) = found.iter().find(|one| one.table == name) else {
             continue;
         };

@@ -43,6 +43,8 @@ pub struct BackupSummary {
     pub values: u64,
     /// Sessions.
     pub sessions: u64,
+    /// Cells of tables without homes.
+    pub cells: u64,
     /// All fences that its keys may have used are below this.
     pub fence_end: u64,
     /// Keys whose row cannot be understood: they are in it as they are.
@@ -98,6 +100,7 @@ impl BackupSummary {
             RowKind::Entry => self.entries += 1,
             RowKind::Data => self.values += 1,
             RowKind::Session => self.sessions += 1,
+            RowKind::Cell => self.cells += 1,
         }
     }
 }

@@ -11,7 +11,7 @@ use redb::{Builder, Database, Durability, ReadableDatabase, ReadableTable};
 use super::isolate::isolated;
 use super::open_error::EmbeddedOpenError;
 use super::overlay::Overlay;
-use super::rows::{COMMITS, DATA, ENTRIES, FENCE_FLOOR, LOCKS, META, ROOM, SESSIONS};
+use super::rows::{CELLS, COMMITS, DATA, ENTRIES, FENCE_FLOOR, LOCKS, META, ROOM, SESSIONS};
 
 /// Up to this size every page is checked against its checksum before the file is used: about a second
 /// at worst. Of a larger file only the first row of each table is read.
@@ -98,7 +98,7 @@ impl Medium {
         isolated_at(path, || {
             let database = self.database(file)?;
             let transaction = database.begin_write()?;
-            for table in [LOCKS, ENTRIES, DATA, SESSIONS] {
+            for table in [LOCKS, ENTRIES, DATA, SESSIONS, CELLS] {
                 transaction.open_table(table)?;
             }
             transaction.open_table(META)?.insert(COMMITS, 0)?;
@@ -159,7 +159,7 @@ fn corrupted(what: &str) -> redb::Error {
 /// Reads the first row of each table, all of which must be there, the number of commits and the floor of fences.
 fn read_first_rows(database: &Database) -> Result<(u64, u64), redb::Error> {
     let transaction = database.begin_read()?;
-    for table in [LOCKS, ENTRIES, DATA, SESSIONS] {
+    for table in [LOCKS, ENTRIES, DATA, SESSIONS, CELLS] {
         transaction.open_table(table)?.first()?;
     }
     let meta = transaction.open_table(META)?;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use uuid::Uuid;
 
 /// The format that this program writes, and the only one it reads: of the directory, and of every record.
-pub(super) const FORMAT_KNOWN: u8 = 3;
+pub(super) const FORMAT_KNOWN: u8 = 4;
 
 /// The first line, so that nobody takes the file for another one.
 const TITLE: &str = "fermata embedded store";

@@ -8,6 +8,8 @@
 
 mod archive;
 mod backup;
+mod cell_work;
+mod cells;
 mod directory;
 mod fault;
 mod file;
@@ -43,7 +45,7 @@ use self::file::{Medium, Opened};
 use self::gate::Gate;
 pub use self::open_error::EmbeddedOpenError;
 use self::writer::{JOBS_MAX, Message, Writer};
-use super::{Store, StoreError};
+use super::{CellStore, Store, StoreError};
 
 /// The pause between two checks that the data directory is still there.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -165,6 +167,11 @@ impl EmbeddedStore {
             backups: Some(Arc::clone(self) as _),
             cluster: None,
         }
+    }
+
+    /// Its cells.
+    pub fn cells(self: &Arc<Self>) -> Arc<dyn CellStore> {
+        Arc::clone(self) as _
     }
 
     /// How many transactions were committed since it was opened: with group commit, fewer than the

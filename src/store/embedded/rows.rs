@@ -20,6 +20,8 @@ pub(super) const ENTRIES: BytesTable = BytesTable::new("entries");
 pub(super) const DATA: BytesTable = BytesTable::new("data");
 /// Session id: the session.
 pub(super) const SESSIONS: BytesTable = BytesTable::new("sessions");
+/// (table, key, column): one cell.
+pub(super) const CELLS: BytesTable = BytesTable::new("cells");
 /// Written to see whether the disk has room, and removed.
 pub(super) const ROOM: BytesTable = BytesTable::new("room");
 /// Counters of the store itself, by name.
@@ -33,14 +35,16 @@ pub(super) enum RowKind {
     Entry = 2,
     Data = 3,
     Session = 4,
+    Cell = 5,
 }
 
 impl RowKind {
-    pub(super) const ALL: [RowKind; 4] = [
+    pub(super) const ALL: [RowKind; 5] = [
         RowKind::Lock,
         RowKind::Entry,
         RowKind::Data,
         RowKind::Session,
+        RowKind::Cell,
     ];
 
     pub(super) fn of(number: u8) -> Option<RowKind> {
@@ -54,6 +58,7 @@ impl RowKind {
             RowKind::Entry => ENTRIES,
             RowKind::Data => DATA,
             RowKind::Session => SESSIONS,
+            RowKind::Cell => CELLS,
         }
     }
 }
@@ -112,6 +117,37 @@ pub(super) fn entries_after(
         from = from.max(entries_of(&row_of(table, key)).1);
     }
     (from, ending(name, SEPARATOR + 1))
+}
+
+/// The row of a cell, from the row of its key. A column holds no control characters.
+pub(super) fn cell_row(key_row: &[u8], column: &str) -> Vec<u8> {
+    let mut row = ending(key_row, SEPARATOR);
+    row.extend_from_slice(column.as_bytes());
+    row
+}
+
+/// The cells of one key with these columns, or all: from the first up to, and without, the second.
+pub(super) fn cells_between(key_row: &[u8], columns: Option<(&str, &str)>) -> (Vec<u8>, Vec<u8>) {
+    match columns {
+        Some((from, to)) => (cell_row(key_row, from), cell_row(key_row, to)),
+        None => (ending(key_row, SEPARATOR), ending(key_row, SEPARATOR + 1)),
+    }
+}
+
+/// The cells of the keys of a table after `after`, and not before `prefix`: as [`entries_after`].
+pub(super) fn partitions_after(
+    table: &TableName,
+    prefix: &str,
+    after: Option<&Key>,
+) -> (Vec<u8>, Vec<u8>) {
+    entries_after(table, prefix, after)
+}
+
+/// Takes the row of a cell apart: the row of its key, and its column.
+pub(super) fn split_cell(row: &[u8]) -> Option<(&[u8], &str)> {
+    let at = row.iter().rposition(|byte| *byte == SEPARATOR)?;
+    let (key_row, column) = row.split_at_checked(at)?;
+    Some((key_row, std::str::from_utf8(column.get(1..)?).ok()?))
 }
 
 /// Takes the row of an entry apart: the row of its key, and its seq.

@@ -16,7 +16,7 @@ use crate::store::{
 impl EmbeddedStore {
     /// Hands work to the writer. It is in the queue or it is not: dropping this future cuts nothing in
     /// half.
-    async fn submit(&self, work: Work) -> JobOutcome {
+    pub(super) async fn submit(&self, work: Work) -> JobOutcome {
         if let Err(error) = self.ready() {
             return JobOutcome::NotStarted(error);
         }
@@ -26,6 +26,11 @@ impl EmbeddedStore {
         }
         done.await
             .unwrap_or_else(|_| JobOutcome::Unknown(writer_gone()))
+    }
+
+    /// Waits for changes whose callers left: they may still be in the queue, which is in order.
+    pub(super) async fn settle(&self) -> Result<(), StoreError> {
+        done(self.submit(Work::Settle).await)
     }
 }
 
@@ -55,9 +60,8 @@ impl KeyStore for EmbeddedStore {
         self.read(move |snapshot| read::load(snapshot, &id)).await
     }
 
-    /// A change whose caller left may still be in the queue, which is in order.
     async fn load_settled(&self, id: &KeyId) -> Result<Option<KeyState>, StoreError> {
-        done(self.submit(Work::Settle).await)?;
+        self.settle().await?;
         self.load(id).await
     }
 
@@ -67,7 +71,7 @@ impl KeyStore for EmbeddedStore {
         let rows = SwapRows::between(id, old, new);
         swapped(self.submit(Work::Swap(rows)).await, |met| match met {
             Met::State(state) => Some(state),
-            Met::Session(_) => None,
+            Met::Session(_) | Met::Cell(_) => None,
         })
     }
 
@@ -113,12 +117,7 @@ impl DataStore for EmbeddedStore {
 
     async fn write_data(&self, id: &KeyId, cell: Cell) -> Written {
         let id = id.clone();
-        match self.submit(Work::Data { id, cell }).await {
-            JobOutcome::Applied => Written::Done,
-            JobOutcome::Unknown(error) => Written::Unknown(error),
-            JobOutcome::NotStarted(error) => Written::NotStarted(error),
-            JobOutcome::Conflict(_) => Written::Unknown(wrong_answer()),
-        }
+        written(self.submit(Work::Data { id, cell }).await)
     }
 
     fn ahead_us_max(&self) -> Option<u64> {
@@ -137,7 +136,7 @@ impl SessionStore for EmbeddedStore {
         let work = Work::Session { expected, row };
         swapped(self.submit(work).await, |met| match met {
             Met::Session(session) => Some(session),
-            Met::State(_) => None,
+            Met::State(_) | Met::Cell(_) => None,
         })
     }
 
@@ -168,8 +167,18 @@ impl SessionStore for EmbeddedStore {
     }
 }
 
+/// The outcome of a write.
+pub(super) fn written(done: JobOutcome) -> Written {
+    match done {
+        JobOutcome::Applied => Written::Done,
+        JobOutcome::Unknown(error) => Written::Unknown(error),
+        JobOutcome::NotStarted(error) => Written::NotStarted(error),
+        JobOutcome::Conflict(_) => Written::Unknown(wrong_answer()),
+    }
+}
+
 /// The outcome of a compare-and-swap. `row` takes the row of its kind.
-fn swapped<T>(done: JobOutcome, row: impl FnOnce(Met) -> Option<Option<T>>) -> Swap<T> {
+pub(super) fn swapped<T>(done: JobOutcome, row: impl FnOnce(Met) -> Option<Option<T>>) -> Swap<T> {
     match done {
         JobOutcome::Applied => Swap::Applied,
         JobOutcome::Conflict(met) => match row(met) {

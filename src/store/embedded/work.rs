@@ -5,10 +5,11 @@
 
 use redb::{ReadableTable, Table, WriteTransaction};
 
+use super::cell_work::{CellEffect, CellWork};
 use super::fault::Fault;
 use super::read;
 use super::record::{encode_cell, encode_entry, encode_lock, encode_session, version_of};
-use super::rows::{COMMITS, DATA, ENTRIES, LOCKS, META, SESSIONS, entry_row, key_row};
+use super::rows::{CELLS, COMMITS, DATA, ENTRIES, LOCKS, META, SESSIONS, entry_row, key_row};
 use crate::key::KeyState;
 use crate::lock::{KeyId, SessionId};
 use crate::store::diff::Diff;
@@ -25,6 +26,8 @@ pub(super) enum Work {
     Session { expected: u32, row: SessionRow },
     /// Forget a closed session.
     Forget(SessionId),
+    /// Change cells.
+    Cells(CellWork),
     /// Change nothing: done once everything that was asked for before is.
     Settle,
 }
@@ -87,11 +90,21 @@ pub(super) enum WorkEffect {
 pub(super) enum Met {
     State(Option<KeyState>),
     Session(Option<SessionRow>),
+    Cell(Option<bytes::Bytes>),
 }
 
 impl WorkEffect {
     pub(super) fn changes(&self) -> bool {
         matches!(self, WorkEffect::Done { changed: true })
+    }
+}
+
+impl From<CellEffect> for WorkEffect {
+    fn from(effect: CellEffect) -> WorkEffect {
+        match effect {
+            CellEffect::Done { changed } => WorkEffect::Done { changed },
+            CellEffect::Conflict(found) => WorkEffect::Conflict(Met::Cell(found)),
+        }
     }
 }
 
@@ -103,6 +116,7 @@ struct Tables<'t> {
     entries: Rows<'t>,
     data: Rows<'t>,
     sessions: Rows<'t>,
+    cells: Rows<'t>,
 }
 
 /// Does all the work in the transaction and counts the commit that will follow if anything was changed.
@@ -117,6 +131,7 @@ pub(super) fn apply(
         entries: transaction.open_table(ENTRIES)?,
         data: transaction.open_table(DATA)?,
         sessions: transaction.open_table(SESSIONS)?,
+        cells: transaction.open_table(CELLS)?,
     };
     for work in batch {
         let effect = match work {
@@ -124,6 +139,7 @@ pub(super) fn apply(
             Work::Data { id, cell } => tables.write(id, cell),
             Work::Session { expected, row } => tables.swap_session(*expected, row),
             Work::Forget(id) => tables.forget(*id),
+            Work::Cells(cells) => cells.apply(&mut tables.cells).map(WorkEffect::from),
             Work::Settle => Ok(WorkEffect::Done { changed: false }),
         };
         effects.push(match effect {
@@ -213,6 +229,7 @@ impl Work {
             Work::Swap(rows) => rows.bytes(),
             Work::Data { cell, .. } => cell.value.as_ref().map_or(0, bytes::Bytes::len),
             Work::Session { row, .. } => row.identity.len() + row.owner.len(),
+            Work::Cells(cells) => cells.bytes(),
             Work::Forget(_) | Work::Settle => 0,
         }
     }

@@ -122,6 +122,7 @@ impl Guarded {
             keyspace: options.keyspace.clone(),
             replication: Some(Replication::Simple(1)),
             tables: vec![table("default")],
+            cell_tables: Vec::new(),
         };
         schema::apply(options, &schema, &|_| {}).await
     }

@@ -21,11 +21,12 @@ mod version;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use fermata::store::CellStore;
 use fermata::store::cassandra::schema::{self, Replication, Schema};
 use fermata::store::cassandra::{CassandraError, CassandraOptions, CassandraStore, Keyspace};
 use tokio::sync::{Mutex, MutexGuard, OnceCell, Semaphore, SemaphorePermit};
 
-use crate::contract::{Fresh, keeps_its_promises};
+use crate::contract::{CELLS, Fresh, cells_keep_their_promises, keeps_its_promises};
 use crate::world::table;
 use support::Cluster;
 
@@ -37,7 +38,7 @@ const WORLDS: u32 = 1_000;
 static ENTRIES: Semaphore = Semaphore::const_new(WORLDS as usize);
 
 /// A keyspace of its own on the cluster that all tests of this program share.
-struct World {
+pub struct World {
     cluster: Arc<Cluster>,
     keyspace: Keyspace,
     _entry: SemaphorePermit<'static>,
@@ -55,7 +56,7 @@ impl World {
         static KEYSPACE: OnceCell<Keyspace> = OnceCell::const_new();
         let world = World::empty().await?;
         let made = KEYSPACE.get_or_init(|| async {
-            world.apply(&["default"]).await.unwrap();
+            world.apply(&["default", CELLS]).await.unwrap();
             world.keyspace.clone()
         });
         let keyspace = made.await.clone();
@@ -97,11 +98,17 @@ impl World {
         schema::apply(&self.options(), &self.schema(tables), &|_| {}).await
     }
 
+    /// The table [`CELLS`] is one of cells.
     fn schema(&self, tables: &[&str]) -> Schema {
+        let tables = |of_cells: bool| {
+            let chosen = tables.iter().filter(|name| (**name == CELLS) == of_cells);
+            chosen.map(|name| table(name)).collect()
+        };
         Schema {
             keyspace: self.keyspace.clone(),
             replication: Some(Replication::Simple(3)),
-            tables: tables.iter().map(|name| table(name)).collect(),
+            tables: tables(false),
+            cell_tables: tables(true),
         }
     }
 
@@ -138,3 +145,10 @@ async fn store_for(promise: &str) -> Option<Fresh<(World, Option<MutexGuard<'sta
 }
 
 keeps_its_promises!(store_for, shared);
+
+pub async fn cells_for() -> Option<(Arc<dyn CellStore>, World)> {
+    let world = World::shared().await?;
+    Some((Arc::new(world.store().await).cells(), world))
+}
+
+cells_keep_their_promises!(super::cells_for);

@@ -72,21 +72,21 @@ async fn a_store_of_another_format_is_left_to_the_program_that_wrote_it() {
     let directory = closed_store().await;
     let format = directory.path().join("store/FORMAT");
     let text = fs::read_to_string(&format).unwrap();
-    for other in [2, 4] {
+    for other in [3, 5] {
         fs::write(
             &format,
-            text.replace("format 3", &format!("format {other}")),
+            text.replace("format 4", &format!("format {other}")),
         )
         .unwrap();
         let error = refused(directory.path());
         let said = error.to_string();
         match error {
             EmbeddedOpenError::OtherFormat { found, known, .. } => {
-                assert_eq!((found, known), (other, 3))
+                assert_eq!((found, known), (other, 4))
             }
             error => panic!("{error}"),
         }
-        assert!(said.contains("this program knows format 3 only"), "{said}");
+        assert!(said.contains("this program knows format 4 only"), "{said}");
     }
 }
 

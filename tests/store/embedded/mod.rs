@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 use fermata::key::KeyState;
 use fermata::store::embedded::{EmbeddedOpenError, EmbeddedOptions, EmbeddedStore};
-use fermata::store::{KeyStore, Swap};
+use fermata::store::{CellStore, KeyStore, Swap};
 use tempfile::TempDir;
 
-use crate::contract::{Fresh, keeps_its_promises};
+use crate::contract::{Fresh, cells_keep_their_promises, keeps_its_promises};
 use crate::world::{id, with_entry};
 
 async fn store_for(_promise: &str) -> Fresh<TempDir> {
@@ -28,6 +28,14 @@ async fn store_for(_promise: &str) -> Fresh<TempDir> {
 }
 
 keeps_its_promises!(store_for);
+
+async fn cells_for() -> Option<(Arc<dyn CellStore>, TempDir)> {
+    let directory = TempDir::new().unwrap();
+    let store = Arc::new(open(directory.path()).unwrap());
+    Some((store.cells(), directory))
+}
+
+cells_keep_their_promises!(super::cells_for);
 
 fn open(directory: &Path) -> Result<EmbeddedStore, EmbeddedOpenError> {
     EmbeddedStore::open(EmbeddedOptions::new(directory))

@@ -25,6 +25,7 @@ static STATICS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let schema = Schema {
         keyspace: Keyspace::parse("k").unwrap(),
         replication: None,
+        cell_tables: Vec::new(),
         tables: vec![TableName::default_table()],
     };
     let statements = schema.statements();

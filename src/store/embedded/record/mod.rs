@@ -3,6 +3,7 @@
 //! Decoding refuses other formats and damaged messages. It skips unknown fields: a later version may have written them. The
 //! keys of rows are in `rows`.
 
+mod cell;
 mod data;
 mod lock;
 mod session;
@@ -11,6 +12,7 @@ use prost::Message;
 
 use super::format::FORMAT_KNOWN;
 
+pub(super) use cell::{CellRecord, decode_cell_record, encode_cell_record};
 pub(super) use data::{decode_cell, encode_cell};
 pub(super) use lock::{LockRow, decode_entry, encode_entry, encode_lock, version_of};
 pub(super) use session::{decode_session, encode_session};

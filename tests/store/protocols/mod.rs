@@ -1,0 +1,80 @@
+//! The leaderless protocols on real stores: what each one promises, also where the outcome of a request is unknown.
+
+mod faulty;
+mod promises;
+#[path = "../../support/rng.rs"]
+mod rng;
+mod sections;
+mod world;
+
+use std::sync::Arc;
+
+use fermata::protocol::ProtocolKind;
+use fermata::store::CellStore;
+use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use tempfile::TempDir;
+
+/// Makes the tests of a protocol on one kind of store.
+macro_rules! protocol_keeps_its_promises {
+    ($room:ident, $kind:ident, $cells_for:path: $($module:ident::$promise:ident,)*) => {
+        mod $room {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $promise() {
+                    if let Some((cells, _guard)) = $cells_for().await {
+                        let world = super::world::World::new(stringify!($promise), super::ProtocolKind::$kind, cells);
+                        super::$module::$promise(world).await;
+                    }
+                }
+            )*
+        }
+    };
+    // What a queue promises.
+    ($room:ident, $kind:ident, $cells_for:path; $($module:ident::$promise:ident,)*) => {
+        protocol_keeps_its_promises!($room, $kind, $cells_for:
+            promises::the_first_holds_the_key_and_the_others_follow_in_order,
+            promises::a_repeated_create_finds_its_entry,
+            promises::an_entry_without_renewal_ends_after_its_ttl,
+            promises::a_renewed_entry_stays,
+            promises::a_release_is_told_to_whoever_asks_later,
+            promises::an_entry_that_an_operator_ended_is_told_so,
+            promises::a_watch_shows_each_change,
+            promises::keys_with_entries_are_listed_and_described,
+            promises::a_session_is_refused,
+            $($module::$promise,)*
+        );
+    };
+}
+
+/// A queue with a fence.
+macro_rules! music_keeps_its_promises {
+    ($room:ident, $cells_for:path) => {
+        protocol_keeps_its_promises!($room, Music, $cells_for;
+            promises::the_next_holder_reads_the_last_write_and_an_earlier_holder_writes_no_more,
+            promises::a_number_is_used_once,
+            sections::counters_are_exact_while_requests_fail_and_holders_vanish,
+        );
+    };
+}
+
+/// A queue without one.
+macro_rules! bakery_keeps_its_promises {
+    ($room:ident, $cells_for:path) => {
+        protocol_keeps_its_promises!($room, Bakery, $cells_for;
+            promises::a_value_without_a_fence_needs_leave,
+            promises::a_holder_reads_what_the_one_before_it_wrote,
+            sections::one_holder_at_a_time_while_requests_fail,
+        );
+    };
+}
+
+async fn embedded() -> Option<(Arc<dyn CellStore>, TempDir)> {
+    let directory = TempDir::new().unwrap();
+    let store = EmbeddedStore::open(EmbeddedOptions::new(directory.path())).unwrap();
+    Some((Arc::new(store).cells(), directory))
+}
+
+music_keeps_its_promises!(music_embedded, super::embedded);
+music_keeps_its_promises!(music_cassandra, crate::cassandra::cells_for);
+bakery_keeps_its_promises!(bakery_embedded, super::embedded);
+bakery_keeps_its_promises!(bakery_cassandra, crate::cassandra::cells_for);
