@@ -118,7 +118,6 @@ impl NextRow<'_> {
                 fence_end: state.width_end().max(reserved_before.fence_end),
                 volatile_end: Seq(0),
             },
-            home: state.home,
             ..*state
         };
         let listed = std::mem::take(&mut row.ended.entries);
@@ -188,14 +187,8 @@ impl NextRow<'_> {
         for ended in before {
             self.delete(ended, &mut changes, &mut listed);
         }
-        // A listed entry was listed before, and so was everything before it.
-        let last = listed.back().map_or(Seq(0), |entry| entry.seq);
-        let next = next.filter(|next| *next > last).unwrap_or(state.next);
-        let next = match next > seqs_end {
-            true => seqs_end.max(Seq(last.0 + 1)),
-            false => next,
-        };
-        (listed, next)
+        // The row lists all live entries that it knows: those that are not listed now come after all others.
+        (listed, next.unwrap_or(state.next).min(seqs_end))
     }
 
     fn delete(&self, ended: &Arc<Entry>, changes: &mut usize, listed: &mut VecDeque<Arc<Entry>>) {
