@@ -207,10 +207,6 @@ impl Writes {
         }
     }
 
-    fn has(&self, timestamp: u64) -> bool {
-        self.in_flight.contains(&timestamp)
-    }
-
     /// Whether this write was acknowledged and is the last one.
     pub fn ends_with(&self, timestamp: u64) -> bool {
         self.acknowledged == timestamp && !self.are_open()
@@ -403,7 +399,7 @@ impl Holder {
 
     /// Notes a timestamp met in the data.
     pub fn saw(&mut self, timestamp: u64) {
-        if timestamp > self.last_timestamp() && !self.writes.has(timestamp) {
+        if timestamp > self.last_timestamp() {
             self.past = self.past.max(Some(timestamp));
         }
     }
