@@ -126,10 +126,7 @@ impl Serving {
         }
         let behind = self.unheard.iter().filter(|seq| **seq != first);
         let entries = behind.filter_map(|seq| self.state.entry(*seq));
-        let late = entries.filter(|entry| {
-            let is_waited_for = self.waits_of(entry.seq) > 0;
-            !is_waited_for && self.began.plus(self.claim_ttl(cx, entry)) <= cx.now
-        });
+        let late = entries.filter(|e| self.began.plus(self.claim_ttl(cx, e)) <= cx.now);
         late.map(|entry| (entry.seq, EndReason::Unclaimed, None))
             .collect()
     }
