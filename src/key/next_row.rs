@@ -211,4 +211,4 @@ pub fn changes(state: &KeyState, row: &KeyState) -> usize {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

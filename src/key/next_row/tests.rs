@@ -2,7 +2,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::key::Home;
-use crate::lock::{Liveness, Mode, ReplicaId, SessionId, Tag};
+use crate::lock::{EndReason, EndedEntry, Liveness, Mode, ReplicaId, SessionId, Tag};
 
 const NOW: u64 = 1_000;
 
@@ -14,7 +14,7 @@ const RESERVE: Reserve = Reserve {
 };
 
 /// A home in its first term, with these entries, of which the first holds the key.
-fn state(seqs: std::ops::RangeInclusive<u64>) -> KeyState {
+pub fn state(seqs: std::ops::RangeInclusive<u64>) -> KeyState {
     let entry = |seq| Entry {
         seq: Seq(seq),
         mode: Mode::Exclusive,
@@ -39,6 +39,14 @@ fn state(seqs: std::ops::RangeInclusive<u64>) -> KeyState {
     };
     state.reserve_nothing();
     state
+}
+
+pub fn end(state: &mut KeyState, seq: u64) {
+    state.ended.entries.push_back(EndedEntry {
+        seq: Seq(seq),
+        tag: Tag::from_bits(seq.into()),
+        reason: EndReason::Expired,
+    });
 }
 
 /// The row of that home before anything came.
@@ -95,6 +103,8 @@ fn what_ended_and_was_not_deleted_yet_is_listed_before_the_others() {
     assert_eq!((listed(&row), row.next), (vec![2, 3], Seq(4)));
     // The holder is not the first one of the row yet.
     assert_eq!((row.grant, row.kept), (Fence::NONE, None));
+    // Nor did anybody hold the key without the row.
+    assert_eq!(row.reserved.volatile_end, Seq(0));
 }
 
 #[test]
@@ -103,12 +113,13 @@ fn whoever_may_hold_the_key_by_memory_alone_lies_below_volatile_end() {
     let mode = CommitMode::WriteBack(RESERVE);
     let end = |survivors| {
         let row = next(&before, mode, survivors).of(&state(3..=6));
-        (row.kept, row.reserved.volatile_end)
+        (row.kept, row.reserved.volatile_end, listed(&row).len())
     };
-    assert_eq!(end(Survivors::Behind(1)), (None, Seq(4)));
-    assert_eq!(end(Survivors::Behind(2)), (None, Seq(5)));
-    assert_eq!(end(Survivors::Behind(4)), (None, Seq(107)));
-    assert_eq!(end(Survivors::Holder), (Some(Seq(3)), Seq(4)));
+    assert_eq!(end(Survivors::Behind(1)), (None, Seq(4), 4));
+    assert_eq!(end(Survivors::Behind(2)), (None, Seq(5), 4));
+    // None of them survives the home.
+    assert_eq!(end(Survivors::Behind(4)), (None, Seq(107), 0));
+    assert_eq!(end(Survivors::Holder), (Some(Seq(3)), Seq(4), 4));
 }
 
 #[test]
@@ -163,4 +174,50 @@ fn a_commit_tells_the_row_of_so_many_seqs_at_most_however_few_are_live() {
     }
     assert_eq!(commits, 5);
     assert_eq!(before.entries, state.entries);
+}
+
+#[test]
+fn a_row_knows_of_no_end_and_no_entry_beyond_the_seqs_that_it_knows() {
+    let mut state = state(1..=3);
+    state.entries.remove(1);
+    end(&mut state, 2);
+    let before = row();
+    for (seqs_max, entries, ends) in [(1, vec![1], 0), (2, vec![1], 1), (3, vec![1, 3], 1)] {
+        let next = NextRow {
+            seqs_max,
+            ..next(&before, CommitMode::WriteThrough, Survivors::All)
+        };
+        let row = next.of(&state);
+        let known = (row.next, listed(&row), row.ended.entries.len());
+        assert_eq!(known, (Seq(1 + seqs_max), entries, ends));
+    }
+}
+
+#[test]
+fn no_more_seqs_are_reserved_than_there_are() {
+    let before = row();
+    let next = next(&before, CommitMode::WriteBack(RESERVE), Survivors::Holder);
+    let row = next.of(&state(Seq::LAST.0..=Seq::LAST.0));
+    assert_eq!(listed(&row), [Seq::LAST.0]);
+    assert_eq!(row.reserved.seq_end, Seq(Seq::LAST.0 + 1));
+}
+
+#[test]
+fn fewer_timestamps_are_reserved_once_they_are_far_ahead_of_the_clock() {
+    let far = NOW + RESERVE.far_us;
+    for (used, now_us, end) in [
+        (NOW - 1, Some(NOW), NOW + 50),
+        (far - 1, Some(NOW), far + 49),
+        (far, Some(NOW), far + 5),
+        (Fence::MAX, Some(NOW), Fence::MAX),
+        // While the clock is wrong.
+        (NOW, None, NOW),
+    ] {
+        assert_eq!(RESERVE.fence_end(used, now_us), end, "{used}");
+    }
+}
+
+#[test]
+fn the_changes_of_a_commit_are_the_entries_that_only_one_of_both_has() {
+    assert_eq!(changes(&state(3..=6), &state(1..=4)), 4);
 }
