@@ -217,7 +217,7 @@ impl KeyState {
         if self.kept.is_some() && self.kept != self.holder().map(|e| e.seq) {
             return Err("kept is not the holder");
         }
-        if self.version > 0 && self.home.is_none() && !self.entries.is_empty() {
+        if self.home.is_none() && !self.entries.is_empty() {
             return Err("a queue without a home");
         }
         let issued = Seq::FIRST..self.next;
@@ -241,3 +241,6 @@ impl KeyState {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
