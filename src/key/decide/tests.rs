@@ -103,7 +103,7 @@ fn the_first_use_of_a_key_is_one_change() {
 
 #[test]
 fn with_write_through_nothing_lies_ahead_of_the_row() {
-    let state = two_entries();
+    let mut state = two_entries();
     let reserved = Reserved {
         seq_end: Seq(3),
         fence_end: NOW + 10,
@@ -111,6 +111,9 @@ fn with_write_through_nothing_lies_ahead_of_the_row() {
     };
     assert_eq!(state.reserved, reserved);
     assert_eq!(state.kept, Some(Seq(1)));
+    assert!(!state.may_be_behind());
+    // Nor where volatile entries were only ahead of the first one.
+    state.reserved.volatile_end = Seq(1);
     assert!(!state.may_be_behind());
 }
 
@@ -207,11 +210,14 @@ fn a_release_with_an_open_write_leaves_the_key_unsynced_until_a_synced_one() {
     assert!(state.unsynced);
     let (state, _) = decided(&state, &[release(2, 2, WritesOfHolder::NONE)]);
     assert!(state.unsynced);
-    let (state, _) = decided(&state, &[create(3)]);
+    let (state, _) = decided(&state, &[create(3), create(4)]);
     let synced = WritesOfHolder {
         synced: true,
         open: false,
     };
+    // A waiter has written nothing.
+    let (state, _) = decided(&state, &[release(4, 4, synced)]);
+    assert!(state.unsynced);
     let (state, _) = decided(&state, &[release(3, 3, synced)]);
     assert!(!state.unsynced);
 }
@@ -229,16 +235,18 @@ fn an_evicted_holder_leaves_the_key_unsynced_and_a_waiter_does_not() {
 #[test]
 fn a_holder_is_unclaimed_only_under_the_grant_that_was_seen() {
     let state = two_entries();
-    let unclaimed = |grant| Command::Evict {
-        seq: Seq(1),
-        tag: tag(1),
+    let unclaimed = |seq, grant| Command::Evict {
+        seq: Seq(seq),
+        tag: tag(seq.into()),
         reason: EndReason::Unclaimed,
         only_under: Some(grant),
     };
-    let (after, outcomes) = decided(&state, &[unclaimed(Fence(NOW - 1))]);
-    assert_eq!(outcomes, [Outcome::Refused(Refusal::OtherGrant)]);
-    assert_eq!(after, state);
-    let (after, _) = decided(&state, &[unclaimed(Fence(NOW))]);
+    for not_seen in [unclaimed(1, Fence(NOW - 1)), unclaimed(2, Fence(NOW))] {
+        let (after, outcomes) = decided(&state, &[not_seen]);
+        assert_eq!(outcomes, [Outcome::Refused(Refusal::OtherGrant)]);
+        assert_eq!(after, state);
+    }
+    let (after, _) = decided(&state, &[unclaimed(1, Fence(NOW))]);
     assert_eq!(after.head(), Seq(2));
 }
 
@@ -258,7 +266,9 @@ fn a_take_over_keeps_the_queue_and_gives_the_holder_a_new_grant() {
 #[test]
 fn an_idle_key_that_is_taken_over_needs_no_sync() {
     let (state, _) = decided(&two_entries(), &[evict(2, 2)]);
-    let (state, _) = decided(&state, &[release(1, 1, WritesOfHolder::NONE)]);
+    let (mut state, _) = decided(&state, &[release(1, 1, WritesOfHolder::NONE)]);
+    // Only entries that the row knows to have ended were volatile.
+    state.reserved.volatile_end = state.head();
     let decision = decided_by(2, Some(NOW), &state, &[take(state.home, 2)]);
     assert!(!decision.state.unsynced);
 }
