@@ -65,6 +65,19 @@ fn the_value_is_read_once_and_then_known() {
 }
 
 #[test]
+fn a_read_that_comes_after_the_end_of_its_grant_shows_nothing() {
+    for call in [get(held(1, NOW_US)), acquire_with_value(1)] {
+        let mut world = World::serving(&[new_entry(1), new_entry(2)]);
+        let io = read(&world.calls(call));
+        world.calls(force(1));
+        world.applied();
+        let effects = world.saw(io, Some(datum("of the next one", NOW_US + 5)));
+        let ended = KeyError::Ended(EndedAs::Lost(forced()));
+        assert_eq!(errors(&effects), [ended.into()]);
+    }
+}
+
+#[test]
 fn the_next_holder_is_told_the_last_value_without_a_read() {
     let mut world = World::serving(&[new_entry(1), new_entry(2)]);
     let (io, _) = write(&world.calls(release_with(held(1, NOW_US), 0)));
@@ -108,8 +121,10 @@ fn the_number_of_a_critical_call_must_grow() {
     };
     write(&world.calls(numbered(5)));
     for given in [5, 4, 1] {
-        let error = KeyError::CallNoNotAbove { given, last: 5 };
-        assert_eq!(errors(&world.calls(numbered(given))), [error.into()]);
+        for call in [numbered(given), release_with(held(1, NOW_US), given)] {
+            let error = KeyError::CallNoNotAbove { given, last: 5 };
+            assert_eq!(errors(&world.calls(call)), [error.into()]);
+        }
     }
 }
 
@@ -168,13 +183,14 @@ fn a_release_whose_put_fails_is_none_and_says_whether_it_may_show() {
         (WriteOutcome::NotStarted("down".into()), false),
     ] {
         let mut world = World::serving(&[new_entry(1)]);
-        let effects = world.calls(release_with(held(1, NOW_US), 0));
-        let (io, _) = write(&effects);
+        let with_put = || release_with(held(1, NOW_US), 9);
+        let (io, _) = write(&world.calls(with_put()));
         let effects = world.on(Event::DataWritten { io, outcome });
         let failed = errors(&effects);
         assert_eq!(failed.len(), 1);
         assert_eq!(failed[0].may_have_written, may_have_written);
-        write(&world.calls(put(held(1, NOW_US), "again")));
+        // It may be repeated with its number.
+        write(&world.calls(with_put()));
     }
 }
 
@@ -201,36 +217,37 @@ fn a_last_put_that_fails_does_not_reopen_what_another_release_closed() {
 
 #[test]
 fn a_put_of_unknown_outcome_leaves_the_key_unsynced_unless_a_later_one_covers_it() {
-    for covers in [false, true] {
+    let not_started = WriteOutcome::NotStarted("down".into());
+    let unknown = WriteOutcome::Unknown("late".into());
+    for (outcome, covers) in [
+        (unknown.clone(), false),
+        (unknown.clone(), true),
+        (not_started, false),
+    ] {
+        let is_unknown = outcome == unknown;
         let mut world = World::serving(&[new_entry(1)]);
         let (io, _) = write(&world.calls(put(held(1, NOW_US), "a")));
-        let effects = world.wrote_in_doubt(io);
-        assert!(errors(&effects)[0].may_have_written);
+        let effects = world.on(Event::DataWritten { io, outcome });
+        assert_eq!(errors(&effects)[0].may_have_written, is_unknown);
         if covers {
             let (io, _) = write(&world.calls(put(held(1, NOW_US), "b")));
             world.wrote(io);
         }
         let effects = world.calls(release(held(1, NOW_US)));
-        assert_eq!(swap(&effects).1.unsynced, !covers);
+        assert_eq!(swap(&effects).1.unsynced, is_unknown && !covers);
     }
 }
 
 #[test]
 fn more_calls_than_may_wait_are_refused_by_the_name_of_the_limit() {
     let mut world = World::serving(&[new_entry(1), new_entry(2)]);
-    world.calls(acquire(2));
-    world.calls(acquire(2));
-    let effects = world.calls(acquire(2));
-    assert!(matches!(
-        &errors(&effects)[..],
-        [CallError {
-            why: KeyError::Exhausted {
-                what: "waits_per_lock_ref_max",
-                limit: 2
-            },
-            ..
-        }]
-    ));
+    for call in [acquire(2), Call::Watch { entry: entry(2) }] {
+        world.calls(call.clone());
+        world.calls(call.clone());
+        let (what, limit) = ("waits_per_lock_ref_max", 2);
+        let error = KeyError::Exhausted { what, limit };
+        assert_eq!(errors(&world.calls(call)), [error.into()]);
+    }
 }
 
 #[test]

@@ -22,13 +22,18 @@ fn released(release: Call) -> World {
 #[test]
 fn a_create_repeated_after_the_release_takes_no_second_entry_for_a_ttl() {
     let mut world = released(release(held(1, NOW_US)));
+    // So does another one.
+    world.calls(create(new_entry(2)));
+    world.applied();
+    world.calls(release(held(2, NOW_US + 4)));
+    world.applied();
     world.pass(TTL - Duration::from_millis(1));
     let effects = world.calls(create(new_entry(1)));
     assert_eq!(errors(&effects), [RELEASED.into()]);
     assert!(!effects.iter().any(is_swap), "{effects:?}");
     world.pass(Duration::from_millis(1));
     let effects = world.calls(create(new_entry(1)));
-    assert_eq!(swap(&effects).1.head(), Seq(2));
+    assert_eq!(swap(&effects).1.head(), Seq(3));
 }
 
 #[test]

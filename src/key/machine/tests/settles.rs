@@ -99,6 +99,18 @@ fn a_get_waits_for_the_write_in_flight_before_it() {
 }
 
 #[test]
+fn what_a_later_write_overtook_is_not_remembered() {
+    let mut world = World::serving(&[new_entry(1)]);
+    world.limits.critical_calls_max = 3;
+    let overtaken = read(&world.calls(get(held(1, NOW_US))));
+    let [x, y] = ["x", "y"].map(|text| put_in_flight(&mut world, text));
+    world.wrote(y);
+    world.wrote(x);
+    world.saw(overtaken, Some(datum("w", NOW_US - 9)));
+    assert_eq!(values(&world.calls(get(held(1, NOW_US)))), [value("y")]);
+}
+
+#[test]
 fn a_get_that_cannot_settle_it_fails_and_the_next_one_tries_again() {
     let mut world = in_doubt();
     let down = || KeyError::StoreUnavailable("down".into());
@@ -140,6 +152,7 @@ fn where_no_fence_can_be_taken_for_it_everybody_who_reads_fails() {
     }
     let io = read(&world.calls(get(held(1, NOW_US))));
     world.calls(acquire_with_value(1));
+    world.calls(acquire_with_value(2));
     let effects = world.saw(io, None);
     assert_eq!(errors(&effects).len(), 2, "{effects:?}");
     assert!(!effects.iter().any(is_io), "{effects:?}");
