@@ -14,6 +14,22 @@ fn what_comes_in_while_a_swap_is_in_flight_goes_into_the_next_one() {
 }
 
 #[test]
+fn what_is_too_much_for_one_commit_goes_into_the_next_one() {
+    let mut world = World::serving(&[of_session(1)]);
+    world.limits.calls_max = 1_000;
+    let liveness = of_session(1).liveness;
+    for n in 2..=400 {
+        let entry = new_entry(n);
+        world.calls(create(NewEntry { liveness, ..entry }));
+    }
+    while world.applied().iter().any(is_swap) {}
+    assert_eq!(world.row().entries.len(), 400);
+    world.on(Event::SessionEnded(SessionId(Uuid::from_u128(1))));
+    while world.applied().iter().any(is_swap) {}
+    assert_eq!(world.row().entries.len(), 0);
+}
+
+#[test]
 fn nobody_is_answered_by_an_unknown_outcome_until_it_is_resolved() {
     let mut world = World::serving(&[new_entry(1), new_entry(2)]);
     let (call, effects) = world.call(release(held(1, NOW_US)));
@@ -65,6 +81,19 @@ fn a_create_in_doubt_is_sent_again_though_nobody_waits() {
     let (_, new) = swap(&effects);
     let made: Vec<Tag> = new.entries.iter().map(|e| e.tag).collect();
     assert_eq!(made, [1, 2, 3].map(Tag::from_bits));
+}
+
+#[test]
+fn what_is_in_doubt_is_not_taken_back_by_a_later_try_that_was_not_begun() {
+    let mut world = World::serving(&[new_entry(1)]);
+    let (old, new) = swap(&world.calls(create(new_entry(2))));
+    world.swapped_in_doubt();
+    world.resume_row();
+    swap(&world.on(loaded(&old)));
+    world.not_started();
+    world.calls(create(new_entry(3)));
+    assert_eq!(world.resume_row(), [Effect::Load { settle: true }]);
+    assert_eq!(swap(&world.on(loaded(&old))), (old, new));
 }
 
 #[test]

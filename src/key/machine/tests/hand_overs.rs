@@ -186,8 +186,11 @@ fn who_asks_while_the_key_is_given_away_does_not_expire() {
         world.pass(TTL / 10 * 9);
         assert_eq!(world.on(Event::Due), []);
     }
+    assert!(world.machine.due(world.commit).is_some());
     let effects = world.wrote(io);
     assert_eq!(swap(&effects).1.entries.len(), 2);
+    // Once it is sent nothing of this home counts any more.
+    assert_eq!(world.machine.due(world.commit), None);
 }
 
 #[test]

@@ -20,6 +20,23 @@ fn the_first_use_of_a_key_is_one_load_and_one_swap() {
 }
 
 #[test]
+fn a_create_whose_first_commit_fails_learns_why() {
+    let taking = || {
+        let mut world = World::new();
+        world.calls(create(new_entry(1)));
+        world.on(Event::Loaded(Ok(no_row())));
+        world
+    };
+    let effects = taking().conflict(&row_of(2, &[]));
+    assert_eq!(errors(&effects), [KeyError::Elsewhere(home(2, 1)).into()]);
+    let mut world = taking();
+    let down = KeyError::StoreUnavailable("down".into());
+    assert_eq!(errors(&world.not_started()), [down.into()]);
+    // Nobody waits for it any more.
+    assert_eq!(world.resume_row(), []);
+}
+
+#[test]
 fn calls_of_a_key_that_another_replica_has_are_sent_there() {
     let mut world = World::new();
     let row = row_of(2, &[new_entry(1)]);
@@ -27,6 +44,10 @@ fn calls_of_a_key_that_another_replica_has_are_sent_there() {
     let effects = world.on(loaded(&row));
     assert_eq!(errors(&effects), [KeyError::Elsewhere(home(2, 1)).into()]);
     assert!(world.machine.is_forgettable());
+    // Not while a call waits, and not the home.
+    world.calls(acquire(1));
+    assert!(!world.machine.is_forgettable());
+    assert!(!World::serving(&[]).machine.is_forgettable());
 }
 
 #[test]
@@ -127,6 +148,7 @@ fn a_home_that_meets_another_one_answers_nothing_by_what_it_knew() {
 #[test]
 fn from_the_sending_of_a_hand_over_nothing_is_answered() {
     let mut world = World::serving(&[new_entry(1)]);
+    let (call, _) = world.call(Call::Watch { entry: entry(1) });
     let (hand, effects) = world.call(hand_over(2));
     let (_, new) = swap(&effects);
     assert_eq!(new.home, Some(home(2, 2)));
@@ -141,6 +163,8 @@ fn from_the_sending_of_a_hand_over_nothing_is_answered() {
             (get, Err(elsewhere.into()))
         ]
     );
+    let status = EntryStatus::Elsewhere(home(2, 2));
+    assert!(effects.contains(&Effect::Notify { call, status }));
 }
 
 #[test]

@@ -230,8 +230,8 @@ fn a_durable_holder_stays_durable_at_the_next_home_whatever_that_commits() {
 
 #[test]
 fn an_operator_is_answered_once_the_row_knows_it() {
-    // The other entry is known to memory alone.
-    for (mut world, ended) in [(kept(1), 1), (serving(2), 2)] {
+    // The others are known to memory alone.
+    for (mut world, ended) in [(kept(1), 1), (serving(1), 1), (serving(2), 2)] {
         let (call, effects) = world.call(force(ended));
         assert_eq!(answers(&effects), [], "{ended}");
         let (_, row) = swap(&effects);
@@ -308,10 +308,38 @@ fn a_hand_over_in_several_commits_keeps_no_holder_that_nobody_heard() {
 }
 
 #[test]
-fn an_end_that_only_memory_knows_is_ahead_of_the_row() {
+fn a_key_is_handed_over_once_its_row_knows_of_all_its_seqs() {
+    let reserve = Reserve {
+        seqs: 10_000,
+        ..RESERVE
+    };
+    let mut world = serving_within(reserve, 1);
+    world.commit_later();
+    for n in 2..=3_000 {
+        world.calls(create(of_session(n)));
+        world.calls(release(entry(n)));
+    }
+    swap(&world.calls(hand_over(2)));
+    let (_, row) = swap(&world.applied());
+    assert_eq!((row.home, row.next), (Some(home(2, 2)), Seq(3_001)));
+}
+
+/// Before this replica stops.
+#[test]
+fn a_home_knows_what_the_next_one_would_lack() {
+    let lacks = |world: &World| {
+        let of = &world.machine;
+        let by_crash = of.has_volatile() && !of.is_durable(Seq(1));
+        [by_crash, of.is_ahead_of_row(), of.is_to_hand_over()]
+    };
+    assert_eq!(lacks(&write_back()), [false, false, false]);
+    assert_eq!(lacks(&serving(1)), [true, true, true]);
     let mut world = kept(2);
+    assert_eq!(lacks(&world), [false, false, true]);
+    assert!(world.machine.is_durable(Seq(1)));
+    // An end that only memory knows.
     world.calls(release(entry(2)));
-    assert!(!world.machine.has_volatile() && world.machine.is_ahead_of_row());
+    assert_eq!(lacks(&world), [false, true, true]);
 }
 
 /// Before the last replica stops.
