@@ -24,6 +24,8 @@ fn used() -> World {
 #[test]
 fn a_lock_that_is_held_and_not_used_takes_few_bytes() {
     let mut world = used();
+    // Of a session without an entry here nothing is kept.
+    ttl_of_session(&mut world, 9);
     assert!(world.pack());
     let bytes = world.machine.pack().unwrap().len();
     assert!((60..160).contains(&bytes), "{bytes}");
@@ -60,6 +62,20 @@ fn what_its_holder_did_before_counts_after() {
     let (_, datum) = write(&world.calls(put(held(1, NOW_US), "w")));
     assert_eq!(datum.timestamp, NOW_US + 2);
     assert!(!world.pack(), "a write is in flight");
+}
+
+#[test]
+fn a_foreign_timestamp_that_its_holder_met_counts_after() {
+    let mut world = used();
+    let (io, _) = write(&world.calls(put(held(1, NOW_US), "w")));
+    world.wrote(io);
+    world.machine.forget_value();
+    let io = read(&world.calls(get(held(1, NOW_US))));
+    world.saw(io, Some(datum("foreign", NOW_US + 50)));
+    world.machine.forget_value();
+    assert!(world.pack());
+    let effects = world.calls(put(held(1, NOW_US), "x"));
+    assert_eq!(swap(&effects).1.fence, Fence(NOW_US + 51));
 }
 
 #[test]

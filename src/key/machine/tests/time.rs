@@ -1,5 +1,6 @@
 //! Leases, claims, sessions (I5, I8, I9).
 
+use super::super::leases::Leases;
 use super::*;
 
 fn second(n: u64) -> Duration {
@@ -19,6 +20,22 @@ fn an_entry_that_is_not_renewed_for_its_ttl_ends() {
     let effects = world.calls(renew(2));
     let expired = KeyError::Ended(EndedAs::Lost(EndReason::Expired));
     assert_eq!(errors(&effects), [expired.into()]);
+}
+
+#[test]
+fn leases_expire_in_the_order_of_their_renewals() {
+    let at = |n| Observed::default().plus(second(n));
+    let mut leases = Leases::default();
+    for n in 1..=4 {
+        leases.add(Seq(n), TTL, TTL, at(n));
+    }
+    leases.get_mut(Seq(1)).unwrap().renew(at(5));
+    leases.remove(Seq(2));
+    let mut expired = Vec::new();
+    while let Some(due) = leases.due() {
+        expired.extend(leases.expire(due).into_iter().map(|seq| (seq.0, due)));
+    }
+    assert_eq!(expired, [(3, at(13)), (4, at(14)), (1, at(15))]);
 }
 
 #[test]
