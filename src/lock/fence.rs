@@ -177,8 +177,8 @@ mod tests {
             limit_us: 1_000,
         };
         assert_eq!(next(5_000, 16, 5_000, Some(6_000)), Err(far));
-        // The fence itself is further ahead.
-        let own = next(9_000, 16, 5_000, Some(6_000));
+        // The fence itself is as far ahead.
+        let own = next(9_000, 16, 5_000, Some(9_015));
         assert!(
             matches!(own, Err(FenceError::TooFarAhead { .. })),
             "{own:?}"

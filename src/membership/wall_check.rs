@@ -101,7 +101,7 @@ mod tests {
         let now = 10 * MINUTE;
         check.compare(now, (now, now), BOOT);
         let later = BOOT + Duration::from_secs(30);
-        assert!(!check.is_off(now + MINUTE / 2, later));
+        assert!(!check.is_off(now + MINUTE / 2 + MINUTE, later));
         assert!(check.is_off(now - MINUTE, later));
         assert!(check.is_off(now + 2 * MINUTE, later));
         check.compare(

@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(observer.observe(ms(10_900)).since(start), ms(900));
         // Stopped for a minute.
         assert_eq!(observer.observe(ms(70_900)).since(start), ms(900));
-        assert_eq!(observer.observe(ms(71_000)).since(start), ms(1_000));
+        assert_eq!(observer.observe(ms(71_900)).since(start), ms(1_900));
         assert_eq!(observer.missed(), ms(60_000));
     }
 

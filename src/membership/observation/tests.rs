@@ -62,6 +62,7 @@ fn one_without_a_heartbeat_for_the_ttl_is_suspected_and_not_before() {
     reads(&mut all, 10, 1, |_| row(2, 5));
     assert_eq!(all.presence(id(2)), Presence::Suspected);
     assert_eq!(all.suspected_state(id(2)), Some(ReplicaState::Up(1)));
+    assert!(all.peers().is_empty());
     reads(&mut all, 11, 1, |_| row(2, 6));
     assert!(is_live(&mut all, 2), "it sends heartbeats again");
 }
