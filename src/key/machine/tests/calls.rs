@@ -261,6 +261,26 @@ fn a_wait_that_nobody_listens_to_is_forgotten() {
 }
 
 #[test]
+fn a_caller_that_leaves_takes_no_other_call_along() {
+    // While the row is read.
+    let mut world = World::new();
+    let [stays, gone, late] = [1, 2, 3].map(|n| world.call(acquire(n)).0);
+    world.on(Event::CallGone(gone));
+    let changing = Err(KeyError::ChangingHome.into());
+    let effects = world.on(Event::WaitEnded(late));
+    assert_eq!(answers(&effects), [(late, changing)]);
+    assert_eq!(answered(&world.on(loaded(&row_of(2, &[])))), [stays]);
+
+    // While the row lacks the entry.
+    let mut world = World::serving(&[new_entry(1)]);
+    world.calls(create(new_entry(2)));
+    let [stays, gone] = [3, 4].map(|n| world.call(create(new_entry(n))).0);
+    world.on(Event::CallGone(gone));
+    world.applied();
+    assert_eq!(answered(&world.applied()), [stays]);
+}
+
+#[test]
 fn a_release_of_an_entry_no_longer_kept_says_that_its_put_may_be_written() {
     let mut world = World::serving(&[new_entry(1)]);
     world.limits.core.ended_max = 0;

@@ -62,6 +62,27 @@ fn a_commit_in_doubt_that_applied_before_the_hand_over_goes_with_the_key() {
     assert_eq!((from, to.entries.len()), (created, 1));
 }
 
+#[test]
+fn a_hand_over_that_was_not_begun_goes_on() {
+    let mut world = World::serving(&[of_session(1)]);
+    let (call, _) = world.call(hand_over(2));
+    let effects = world.not_started();
+    // It may have ended unnoticed.
+    let session = SessionId(Uuid::from_u128(1));
+    let seq = Seq(1);
+    assert!(effects.contains(&Effect::Attach { session, seq }));
+    swap(&world.resume_row());
+    assert_eq!(answered(&world.applied()), [call]);
+}
+
+#[test]
+fn a_key_without_a_fence_for_its_next_home_is_served_on() {
+    let mut world = World::serving(&[new_entry(1)]);
+    world.clock_is_wrong = true;
+    assert_eq!(errors(&world.calls(hand_over(2))).len(), 1);
+    read(&world.calls(get(held(1, NOW_US))));
+}
+
 /// A row that comes from replica 2 with two entries, of which the first was not heard of under its grant and has none.
 fn ungranted() -> (Fence, Arc<KeyState>) {
     let mut other = World::serving_at(2, &[of_session(1), of_session(2)]);

@@ -68,6 +68,41 @@ fn a_holder_that_nobody_claimed_is_evicted_and_is_answered_held_no_more() {
 }
 
 #[test]
+fn a_first_entry_of_a_session_may_be_claimed_for_the_ttl_of_that() {
+    let mut world = World::serving(&[of_session(1), of_session(2)]);
+    world.calls(release(held(1, NOW_US)));
+    world.applied();
+    let (session, ttl) = (SessionId(Uuid::from_u128(2)), second(20));
+    world.on(Event::SessionTtl { session, ttl });
+    world.pass(second(19));
+    assert_eq!(world.on(Event::Due), []);
+    world.pass(second(1));
+    assert!(world.on(Event::Due).iter().any(is_swap));
+}
+
+#[test]
+fn a_first_entry_that_cannot_be_answered_held_yet_does_not_end() {
+    for (second, call) in [
+        (of_session(2), acquire(2)),
+        (of_session(2), Call::Watch { entry: entry(2) }),
+        (new_entry(2), acquire_now(2)),
+    ] {
+        let mut world = World::serving(&[of_session(1), second]);
+        world.calls(force(1));
+        world.applied();
+        read(&world.calls(call));
+        world.pass(TTL);
+        assert_eq!(world.on(Event::Due), []);
+    }
+    // Nor one whose grant the row does not allow yet.
+    let mut world = World::serving(&[of_session(1), of_session(2)]);
+    world.calls(release(held(1, NOW_US)));
+    world.pass(TTL);
+    world.on(Event::Due);
+    assert!(!world.applied().iter().any(is_swap));
+}
+
+#[test]
 fn a_holder_that_was_told_so_is_never_unclaimed_unless_nobody_heard() {
     let mut world = World::serving(&[of_session(1)]);
     world.pass(second(100));

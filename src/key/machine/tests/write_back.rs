@@ -324,6 +324,22 @@ fn a_key_is_handed_over_once_its_row_knows_of_all_its_seqs() {
     assert_eq!((row.home, row.next), (Some(home(2, 2)), Seq(3_001)));
 }
 
+/// They may have been released at the home before.
+#[test]
+fn inherited_entries_that_nobody_asks_for_end_together() {
+    let entries = [1, 2, 3, 4].map(of_session);
+    let mut row = KeyState::clone(&row_of(1, &entries));
+    row.kept = None;
+    row.reserved.volatile_end = Seq(1);
+    let (mut world, _) = taken_over(&Arc::new(row));
+    world.calls(acquire(3));
+    world.pass(TTL);
+    world.on(Event::Due);
+    let state = world.machine.state().unwrap();
+    let left: Vec<Seq> = state.entries.iter().map(|entry| entry.seq).collect();
+    assert_eq!(left, [Seq(3)]);
+}
+
 /// Before this replica stops.
 #[test]
 fn a_home_knows_what_the_next_one_would_lack() {
