@@ -177,7 +177,8 @@ fn status_of(error: &CassandraError) -> u8 {
         CassandraError::Settings(_)
         | CassandraError::NoSchema { .. }
         | CassandraError::OtherSchema { .. }
-        | CassandraError::OtherMajority { .. } => exit::CONFIG,
+        | CassandraError::OtherMajority { .. }
+        | CassandraError::OtherProtocol { .. } => exit::CONFIG,
     }
 }
 

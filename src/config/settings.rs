@@ -207,6 +207,15 @@ impl Config {
         leaderless.collect()
     }
 
+    /// The name of each table's protocol.
+    pub fn protocols(&self) -> Vec<(TableName, &'static str)> {
+        let homes = self.home_tables().into_iter().map(|name| (name, "home"));
+        let leaderless = self.leaderless_tables().into_iter();
+        homes
+            .chain(leaderless.map(|(name, options)| (name, options.kind.name())))
+            .collect()
+    }
+
     /// The commit mode of tables without their own. By default write-back on Cassandra, where a commit is a lightweight
     /// transaction, and write-through on the embedded store, where it is one sync of a disk.
     pub fn commit(&self) -> Commit {
@@ -239,6 +248,11 @@ impl Config {
         self.tls.check(&self.auth, &mut wrong);
         self.store.check(&mut wrong);
         for (name, table) in &self.tables {
+            if name.0 == TableName::default_table() && table.protocol != Protocol::Home {
+                wrong.push(
+                    "tables.default.protocol must be home; name a table of its own".to_owned(),
+                );
+            }
             if table.protocol != Protocol::Bakery && table.allow_unfenced {
                 wrong.push(format!(
                     "tables.{}.allow_unfenced is for protocols without a fence; leave it out",

@@ -224,6 +224,8 @@ pub struct Described {
     pub from_row: bool,
     /// Its home; `None` before its first use.
     pub home: Option<KeyHome>,
+    /// The grant in the state is a fencing token.
+    pub has_fence: bool,
     /// More about each entry, in the order of the queue.
     pub entries: Vec<DescribedEntry>,
 }

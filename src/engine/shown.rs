@@ -223,6 +223,7 @@ impl Replica {
             lease: self.lease_left(slot, entry),
         };
         Some(Described {
+            has_fence: true,
             id: KeyId::clone(&cell.id),
             from_row: false,
             home: state.home.map(|home| self.key_home(home)),
@@ -243,6 +244,7 @@ impl Replica {
         };
         let entries = state.entries.iter().map(entry).collect();
         Described {
+            has_fence: true,
             id,
             from_row: true,
             home: state.home.map(|home| self.key_home(home)),

@@ -27,11 +27,8 @@ pub struct StoredEntry {
     /// Its creation, in milliseconds since 1970.
     #[prost(sint64, tag = "5")]
     pub created_at_ms: i64,
-    /// Its writes without a call_no.
-    #[prost(uint32, tag = "6")]
-    pub unnumbered_writes: u32,
     /// Its number, where its column does not have it.
-    #[prost(uint64, tag = "7")]
+    #[prost(uint64, tag = "6")]
     pub seq: u64,
 }
 
@@ -44,7 +41,6 @@ impl StoredEntry {
             identity: call.identity.clone(),
             owner: call.owner.clone(),
             created_at_ms: now_ms,
-            unnumbered_writes: 0,
             seq: 0,
         }
     }
@@ -116,6 +112,9 @@ pub struct StoredEnd {
     /// The reason.
     #[prost(string, tag = "3")]
     why: String,
+    /// The release wrote a value before.
+    #[prost(bool, tag = "4")]
+    had_put: bool,
 }
 
 impl StoredRequest {
@@ -127,12 +126,20 @@ impl StoredRequest {
         }
     }
 
-    /// The record of an entry that its client released.
-    pub fn released(seq: Seq) -> StoredRequest {
+    /// The record of an entry that its client released, after a last write or without one.
+    pub fn released(seq: Seq, had_put: bool) -> StoredRequest {
         StoredRequest {
             seq: seq.0,
-            end: Some(StoredEnd::default()),
+            end: Some(StoredEnd {
+                had_put,
+                ..StoredEnd::default()
+            }),
         }
+    }
+
+    /// Whether its client released it after a last write.
+    pub fn had_put(&self) -> bool {
+        self.end.as_ref().is_some_and(|end| end.had_put)
     }
 
     /// The record of an entry that an operator ended.
@@ -143,6 +150,7 @@ impl StoredRequest {
                 forced: true,
                 by: by.to_owned(),
                 why: why.to_owned(),
+                had_put: false,
             }),
         }
     }
@@ -168,6 +176,11 @@ impl StoredRequest {
             Some(_) => EndedAs::Released,
         }
     }
+}
+
+/// The TTL of the record of a request: a client may ask how its entry ended for another TTL, and for ten minutes at least.
+pub fn request_ttl(ttl: Duration) -> Duration {
+    ttl + ttl.max(Duration::from_secs(600))
 }
 
 /// A record in a cell.

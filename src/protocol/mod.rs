@@ -21,7 +21,7 @@ use async_trait::async_trait;
 
 use crate::engine::{
     Acquired, ClosedSession, CreateCall, CreatedLockRef, Done, Engine, EngineError, ForceReleased,
-    LeaseId, LiveBy, Mutation, Renewed, SessionCall, Value,
+    LeaseId, Mutation, Renewed, SessionCall, Value,
 };
 use crate::lock::{EntryName, LockRef, SessionId};
 
@@ -46,14 +46,11 @@ impl ProtocolKind {
         }
     }
 
-    /// The TTL of a new lockRef, in milliseconds. Sessions are refused.
-    fn own_ttl(self, live_by: &LiveBy) -> Result<u32, EngineError> {
-        match live_by {
-            LiveBy::Ttl(ttl_ms) => Ok(*ttl_ms),
-            LiveBy::Session(_) => Err(EngineError::NotInProtocol {
-                protocol: self.name(),
-                what: "sessions: a lockRef has a TTL of its own (leave session empty)",
-            }),
+    /// Whether the lock of an earlier holder cannot hurt: its writes lose.
+    pub fn has_fence(self) -> bool {
+        match self {
+            ProtocolKind::Music => true,
+            ProtocolKind::Bakery => false,
         }
     }
 }
@@ -105,7 +102,9 @@ pub trait LockProtocol: Send + Sync {
     async fn renew(&self, lease: &LeaseId) -> Result<Renewed, EngineError>;
 
     /// One renewal of a KeepAlive.
-    async fn renew_on_stream(&self, lease: &LeaseId) -> Result<Renewed, EngineError>;
+    async fn renew_on_stream(&self, lease: &LeaseId) -> Result<Renewed, EngineError> {
+        self.renew(lease).await
+    }
 
     /// ForceRelease, by this operator for this reason.
     async fn force_release(
@@ -115,11 +114,15 @@ pub trait LockProtocol: Send + Sync {
         why: &str,
     ) -> Result<ForceReleased, EngineError>;
 
-    /// OpenSession.
-    async fn open_session(&self, call: SessionCall) -> Result<Renewed, EngineError>;
+    /// OpenSession. Sessions are of no table: the engine keeps them.
+    async fn open_session(&self, _call: SessionCall) -> Result<Renewed, EngineError> {
+        Err(EngineError::SessionEnded)
+    }
 
     /// CloseSession and EndSession.
-    async fn close_session(&self, session: SessionId) -> Result<ClosedSession, EngineError>;
+    async fn close_session(&self, _session: SessionId) -> Result<ClosedSession, EngineError> {
+        Err(EngineError::SessionEnded)
+    }
 }
 
 #[async_trait]

@@ -47,8 +47,14 @@ impl<T: PartialEq + Send + Sync + 'static> Polls<T> {
         F: Future<Output = Result<T, EngineError>> + Send,
     {
         let mut running = self.running.lock();
-        if let Some(polled) = running.get(id) {
-            return polled.clone();
+        // A poll that ended without its last words is begun again.
+        if let Some(polled) = running.get(id)
+            && polled.has_changed().is_ok()
+        {
+            let mut joined = polled.clone();
+            // What was seen before is no news for an entry that may be newer.
+            joined.mark_unchanged();
+            return joined;
         }
         let (sender, polled) = watch::channel(None);
         running.insert(id.clone(), polled.clone());

@@ -1,20 +1,102 @@
-//! What the protocols with a queue share: waits, watches and listings, from polls of the queue.
+//! The protocols with a queue: what they share of each call, on the few steps in which they differ.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures_util::{StreamExt as _, stream};
 use tokio::time::{Instant, timeout_at};
 
-use super::entry::StoredEntry;
+use super::cells::unavailable;
+use super::entry::{StoredEntry, StoredRequest};
 use super::leaderless::{Leaderless, LeaderlessWatch, Parts};
 use super::polls::{Polled, Polls};
+use super::{LockProtocol, ProtocolKind};
 use crate::engine::{
-    Acquired, Described, DescribedEntry, EngineError, KeyFilter, LeaseLeft, LockStatus, Page,
-    WatchEvent,
+    Acquired, CreateCall, CreatedLockRef, Described, DescribedEntry, Done, EngineError,
+    ForceReleased, KeyFilter, LeaseId, LeaseLeft, LiveBy, LockStatus, Mutation, Page, Renewed,
+    Value, WatchEvent,
 };
 use crate::key::KeyState;
-use crate::lock::{Fence, Key, KeyId, LockRef, Seq};
+use crate::lock::{EndedAs, EntryName, Fence, Key, KeyId, LockRef, Seq};
+
+/// The steps of a protocol with a queue. Each may be repeated.
+#[async_trait]
+pub trait Queueing: Clone + Send + Sync + 'static {
+    /// The protocol.
+    const KIND: ProtocolKind;
+    /// A live entry, as it was read.
+    type Live: LiveEntry + Send + Sync;
+
+    /// The parts that it works with.
+    fn parts(&self) -> &Parts;
+
+    /// Reads the queue of a key.
+    async fn queue(&self, id: &KeyId) -> Result<Queue, EngineError>;
+
+    /// Makes an entry, or finds that of an earlier try: its number, and whether it was found.
+    async fn enter(
+        &self,
+        call: &CreateCall,
+        entry: StoredEntry,
+    ) -> Result<(Seq, Self::Live, bool), EngineError>;
+
+    /// The entry of a lockRef, if it lives.
+    async fn live(&self, lock_ref: &LockRef) -> Result<Self::Live, EngineError>;
+
+    /// The record of a lockRef's request.
+    async fn request(&self, lock_ref: &LockRef) -> Result<Option<StoredRequest>, EngineError>;
+
+    /// Renews an entry that has lived for a quarter of its TTL.
+    async fn renew(&self, lock_ref: &LockRef, live: &mut Self::Live) -> Result<(), EngineError>;
+
+    /// Whether the entry holds the key, and how many are ahead of it.
+    async fn status(
+        &self,
+        lock_ref: &LockRef,
+        live: &Self::Live,
+    ) -> Result<LockStatus, EngineError>;
+
+    /// Ends the entry, and records how. Answers whether it held the key.
+    async fn end(
+        &self,
+        lock_ref: &LockRef,
+        live: Self::Live,
+        how: StoredRequest,
+    ) -> Result<bool, EngineError>;
+
+    /// The value, as the holder reads it.
+    async fn get(
+        &self,
+        lock_ref: &LockRef,
+        live: &mut Self::Live,
+        call_no: u64,
+    ) -> Result<Value, EngineError>;
+
+    /// Writes the value as the holder. `is_release`: an earlier try of the call may have written the same.
+    async fn write(
+        &self,
+        lock_ref: &LockRef,
+        live: &mut Self::Live,
+        mutation: &Mutation,
+        call_no: u64,
+        is_release: bool,
+    ) -> Result<(), EngineError>;
+
+    /// The value, read without a lock.
+    async fn value(&self, id: &KeyId) -> Result<Value, EngineError>;
+}
+
+/// How many queues a listing reads at once.
+const READ_AT_ONCE: usize = 16;
+
+/// A live entry, as it was read.
+pub trait LiveEntry {
+    /// The entry.
+    fn entry(&self) -> &StoredEntry;
+    /// The rest of its life.
+    fn left(&self) -> Duration;
+}
 
 /// The entries of a key at one moment, in their order.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -25,12 +107,10 @@ pub struct Queue {
     pub next: u64,
     /// The fencing token of the first entry, or the last one that was given out; 0 for none.
     pub token: u64,
-    /// The value will be rewritten before the first entry holds the key.
-    pub unsynced: bool,
 }
 
 /// A live entry.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct QueueEntry {
     /// Its number.
     pub seq: Seq,
@@ -40,16 +120,18 @@ pub struct QueueEntry {
     pub left: Duration,
 }
 
-/// A leaderless protocol with a queue.
-pub trait Queued: Leaderless + Clone + 'static {
-    /// The parts that it works with.
-    fn parts(&self) -> &Parts;
+impl PartialEq for QueueEntry {
+    /// Whether it is the same entry. It lives for less and less.
+    fn eq(&self, other: &QueueEntry) -> bool {
+        self.seq == other.seq && self.entry == other.entry
+    }
+}
 
-    /// The polls of this replica.
-    fn polls(&self) -> &Polls<Queue>;
-
-    /// Reads the queue of a key.
-    fn queue(&self, id: &KeyId) -> impl Future<Output = Result<Queue, EngineError>> + Send;
+/// A table with such a protocol. Cheap to clone.
+#[derive(Clone)]
+pub struct OfQueue<P> {
+    protocol: P,
+    polls: Arc<Polls<Queue>>,
 }
 
 impl Queue {
@@ -59,69 +141,354 @@ impl Queue {
     }
 
     /// The queue as operators see it.
-    pub fn described(&self, id: &KeyId) -> Described {
+    fn described(&self, id: &KeyId, kind: ProtocolKind) -> Described {
         let shown = self.entries.iter().filter_map(|queued| {
+            let lease = LeaseLeft {
+                ttl: queued.entry.ttl(),
+                left: queued.left,
+            };
             let described = DescribedEntry {
                 durable: true,
-                lease: Some(LeaseLeft {
-                    ttl: queued.entry.ttl(),
-                    left: queued.left,
-                }),
+                lease: Some(lease),
             };
             Some((Arc::new(queued.entry.shown(queued.seq)?), described))
         });
         let (entries, more) = shown.unzip();
-        let fence = Fence(self.token);
-        let grant = match self.entries.is_empty() {
-            true => Fence::NONE,
-            false => fence,
-        };
+        // Without a fence any number says that there is a holder.
+        let fence = Fence(self.token.max(u64::from(!kind.has_fence())));
+        let is_held = !self.entries.is_empty();
         Described {
             id: id.clone(),
             state: KeyState {
                 next: Seq(self.next),
-                grant,
+                grant: if is_held { fence } else { Fence::NONE },
                 fence,
-                unsynced: self.unsynced,
                 entries,
                 ..KeyState::default()
             },
             from_row: true,
             home: None,
+            has_fence: kind.has_fence(),
             entries: more,
         }
     }
 }
 
-fn polled<P: Queued>(protocol: &P, id: &KeyId) -> Polled<Queue> {
-    let (reader, key) = (protocol.clone(), id.clone());
-    let read = move || {
-        let (reader, key) = (reader.clone(), key.clone());
-        async move { reader.queue(&key).await }
-    };
-    let parts = protocol.parts();
-    let (clock, ids) = (Arc::clone(&parts.clock), Arc::clone(&parts.ids));
-    protocol.polls().join(id, clock, ids, read)
+/// The lockRef of an entry.
+pub fn lock_ref(id: &KeyId, seq: Seq, tag: crate::lock::Tag) -> LockRef {
+    LockRef {
+        table: id.table.clone(),
+        key: id.key.clone(),
+        seq,
+        tag,
+        grant: None,
+    }
 }
 
-/// Waits until an entry is the first or has ended, as polls show it, for as long as it may.
-pub async fn until_first<P: Queued>(protocol: &P, lock_ref: &LockRef, until: Instant) {
-    let mut polled = polled(protocol, &lock_ref.key_id());
-    while let Ok(Ok(())) = timeout_at(until, polled.changed()).await {
-        let seen = polled.borrow_and_update().clone();
-        if let Some(Ok(queue)) = seen
-            && queue
-                .position(lock_ref.seq)
-                .is_none_or(|position| position == 0)
-        {
-            return;
+/// A lockRef as it is answered: with the grant of a holder.
+fn answered(lock_ref: LockRef, status: &LockStatus) -> LockRef {
+    let grant = match status {
+        LockStatus::Held { grant, .. } => Some(*grant).filter(|grant| *grant != Fence::NONE),
+        LockStatus::Waiting { .. } => None,
+    };
+    LockRef { grant, ..lock_ref }
+}
+
+impl<P: Queueing> OfQueue<P> {
+    pub fn new(protocol: P) -> OfQueue<P> {
+        OfQueue {
+            protocol,
+            polls: Arc::default(),
+        }
+    }
+
+    /// The status of an entry, for a holder with the value if that is asked for.
+    async fn status(
+        &self,
+        lock_ref: &LockRef,
+        live: &P::Live,
+        read_value: bool,
+    ) -> Result<LockStatus, EngineError> {
+        match self.protocol.status(lock_ref, live).await? {
+            LockStatus::Held { grant, .. } if read_value => {
+                let value = Some(self.protocol.value(&lock_ref.key_id()).await?);
+                Ok(LockStatus::Held { grant, value })
+            }
+            status => Ok(status),
+        }
+    }
+
+    fn polled(&self, id: &KeyId) -> Polled<Queue> {
+        let (protocol, key) = (self.protocol.clone(), id.clone());
+        let read = move || {
+            let (protocol, key) = (protocol.clone(), key.clone());
+            async move { protocol.queue(&key).await }
+        };
+        let parts = self.protocol.parts();
+        let (clock, ids) = (Arc::clone(&parts.clock), Arc::clone(&parts.ids));
+        self.polls.join(id, clock, ids, read)
+    }
+
+    /// Waits until an entry is the first or has ended, as polls show it.
+    async fn until_first(&self, lock_ref: &LockRef, until: Instant) {
+        let mut polled = self.polled(&lock_ref.key_id());
+        while let Ok(Ok(())) = timeout_at(until, polled.changed()).await {
+            let seen = polled.borrow_and_update().clone();
+            let Some(Ok(queue)) = seen else { continue };
+            if queue.position(lock_ref.seq).is_none_or(|ahead| ahead == 0) {
+                return;
+            }
         }
     }
 }
 
-/// The news of a lockRef.
+#[async_trait]
+impl<P: Queueing> LockProtocol for OfQueue<P> {
+    async fn create(&self, call: CreateCall) -> Result<CreatedLockRef, EngineError> {
+        let LiveBy::Ttl(ttl_ms) = call.live_by else {
+            return Err(EngineError::NotInProtocol {
+                protocol: P::KIND.name(),
+                what: "sessions: a lockRef has a TTL of its own (leave session empty)",
+            });
+        };
+        let now_ms = self.protocol.parts().clock.wall_ms();
+        let entry = StoredEntry::new(&call, ttl_ms, now_ms);
+        let (seq, live, existed) = self.protocol.enter(&call, entry).await?;
+        if let Some(field) = live.entry().differs_from(&call, ttl_ms) {
+            return Err(EngineError::RequestMismatch { field });
+        }
+        let lock_ref = lock_ref(&call.id, seq, call.tag);
+        let status = self.status(&lock_ref, &live, call.read_value).await?;
+        Ok(CreatedLockRef {
+            lease: LeaseId::LockRef(lock_ref.clone()),
+            lock_ref: answered(lock_ref, &status),
+            status,
+            ttl: live.entry().ttl(),
+            valid_for: live.left(),
+            durable: true,
+            existed,
+        })
+    }
+
+    async fn acquire(
+        &self,
+        lock_ref: &LockRef,
+        wait: Duration,
+        read_value: bool,
+    ) -> Result<Acquired, EngineError> {
+        let mut live = self.protocol.live(lock_ref).await?;
+        self.protocol.renew(lock_ref, &mut live).await?;
+        let longest = self.protocol.parts().limits.wait_max();
+        let longest = longest.min(live.entry().ttl() * 2 / 3);
+        let until = Instant::now() + wait.min(longest);
+        let mut status = self.status(lock_ref, &live, read_value).await?;
+        if matches!(status, LockStatus::Waiting { .. }) && !wait.is_zero() {
+            self.until_first(lock_ref, until).await;
+            live = self.protocol.live(lock_ref).await?;
+            self.protocol.renew(lock_ref, &mut live).await?;
+            status = self.status(lock_ref, &live, read_value).await?;
+        }
+        Ok(Acquired {
+            lock_ref: answered(lock_ref.clone(), &status),
+            status,
+            valid_for: live.left(),
+            durable: true,
+        })
+    }
+
+    async fn release(
+        &self,
+        lock_ref: &LockRef,
+        put: Option<Mutation>,
+        call_no: u64,
+    ) -> Result<bool, EngineError> {
+        let mut live = match self.protocol.live(lock_ref).await {
+            Err(error @ EngineError::Ended(EndedAs::Released)) => {
+                let request = self.protocol.request(lock_ref).await?;
+                let had_put = request.is_some_and(|request| request.had_put());
+                return match put.is_none() || had_put {
+                    true => Ok(true),
+                    // That release wrote nothing.
+                    false => Err(error),
+                };
+            }
+            live => live?,
+        };
+        if let Some(put) = &put {
+            let write = self.protocol.write(lock_ref, &mut live, put, call_no, true);
+            write.await?;
+        }
+        let how = StoredRequest::released(lock_ref.seq, put.is_some());
+        match self.protocol.end(lock_ref, live, how).await {
+            // By another try of this call.
+            Ok(_) | Err(EngineError::Ended(EndedAs::Released)) => Ok(false),
+            Err(error) if put.is_some() => Err(error.with_write()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn critical_get(
+        &self,
+        lock_ref: &LockRef,
+        call_no: u64,
+    ) -> Result<Done<Value>, EngineError> {
+        let mut live = self.protocol.live(lock_ref).await?;
+        self.protocol.renew(lock_ref, &mut live).await?;
+        let value = self.protocol.get(lock_ref, &mut live, call_no).await?;
+        Ok(Done {
+            value,
+            valid_for: live.left(),
+            durable: true,
+        })
+    }
+
+    async fn critical_write(
+        &self,
+        lock_ref: &LockRef,
+        mutation: Mutation,
+        call_no: u64,
+    ) -> Result<Done<()>, EngineError> {
+        let mut live = self.protocol.live(lock_ref).await?;
+        self.protocol.renew(lock_ref, &mut live).await?;
+        let write = self
+            .protocol
+            .write(lock_ref, &mut live, &mutation, call_no, false);
+        write.await?;
+        Ok(Done {
+            value: (),
+            valid_for: live.left(),
+            durable: true,
+        })
+    }
+
+    async fn renew(&self, lease: &LeaseId) -> Result<Renewed, EngineError> {
+        let LeaseId::LockRef(lock_ref) = lease else {
+            return Err(EngineError::SessionEnded);
+        };
+        let mut live = self.protocol.live(lock_ref).await?;
+        self.protocol.renew(lock_ref, &mut live).await?;
+        Ok(Renewed {
+            ttl: live.entry().ttl(),
+            disconnect_grace: None,
+            valid_for: live.left(),
+            durable: true,
+        })
+    }
+
+    async fn force_release(
+        &self,
+        name: &EntryName,
+        by: &str,
+        why: &str,
+    ) -> Result<ForceReleased, EngineError> {
+        let id = name.key_id();
+        let queue = self.protocol.queue(&id).await?;
+        let entry = queue.entries.iter().find(|entry| entry.seq == name.seq);
+        let Some(tag) = entry.and_then(|entry| entry.entry.tag()) else {
+            return match P::KIND.has_fence() && name.seq.0 >= queue.next {
+                true => Err(EngineError::NeverIssued),
+                false => Ok(HAD_ENDED),
+            };
+        };
+        let lock_ref = lock_ref(&id, name.seq, tag);
+        let ended = match self.protocol.live(&lock_ref).await {
+            Ok(live) => {
+                let how = StoredRequest::forced(name.seq, by, why);
+                self.protocol.end(&lock_ref, live, how).await
+            }
+            Err(error) => Err(error),
+        };
+        match ended {
+            Ok(was_holder) => Ok(ForceReleased {
+                already_released: false,
+                was_holder,
+            }),
+            Err(EngineError::Ended(_)) => Ok(HAD_ENDED),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+const HAD_ENDED: ForceReleased = ForceReleased {
+    already_released: true,
+    was_holder: false,
+};
+
+#[async_trait]
+impl<P: Queueing> Leaderless for OfQueue<P> {
+    fn kind(&self) -> ProtocolKind {
+        P::KIND
+    }
+
+    async fn read(&self, id: &KeyId) -> Result<Value, EngineError> {
+        self.protocol.value(id).await
+    }
+
+    async fn watch(&self, lock_ref: &LockRef) -> Result<LeaderlessWatch, EngineError> {
+        let mut live = self.protocol.live(lock_ref).await?;
+        self.protocol.renew(lock_ref, &mut live).await?;
+        let news = News {
+            polled: self.polled(&lock_ref.key_id()),
+            table: self.clone(),
+            lock_ref: lock_ref.clone(),
+            position: None,
+            is_over: false,
+        };
+        let events = stream::unfold(news, async |mut news| {
+            let event = news.next().await?;
+            Some((event, news))
+        });
+        Ok(LeaderlessWatch {
+            events: events.boxed(),
+            valid_for: Duration::ZERO,
+        })
+    }
+
+    async fn describe(&self, id: &KeyId) -> Result<Described, EngineError> {
+        Ok(self.protocol.queue(id).await?.described(id, P::KIND))
+    }
+
+    async fn list(
+        &self,
+        filter: &KeyFilter,
+        limit: usize,
+    ) -> Result<Page<Described, Key>, EngineError> {
+        let cells = self.protocol.parts().cells()?;
+        let mut items = Vec::new();
+        let mut after = filter.after.clone();
+        loop {
+            let keys = cells.list_partitions(&filter.table, &filter.prefix, after.as_ref(), limit);
+            let keys = keys.await.map_err(|error| unavailable(&error))?;
+            let is_last = keys.len() < limit;
+            let queues = stream::iter(keys).map(|key| async {
+                let id = KeyId {
+                    table: filter.table.clone(),
+                    key,
+                };
+                let queue = self.protocol.queue(&id).await;
+                queue.map(|queue| (id, queue))
+            });
+            let mut queues = queues.buffered(READ_AT_ONCE);
+            while let Some(read) = queues.next().await {
+                let (id, queue) = read?;
+                if queue.entries.len() > usize::from(filter.contended) {
+                    items.push(queue.described(&id, P::KIND));
+                }
+                after = Some(id.key);
+                if items.len() == limit {
+                    return Ok(Page { items, next: after });
+                }
+            }
+            if is_last {
+                return Ok(Page { items, next: None });
+            }
+        }
+    }
+}
+
+/// The news of a watched lockRef.
 struct News<P> {
-    protocol: P,
+    table: OfQueue<P>,
     lock_ref: LockRef,
     polled: Polled<Queue>,
     /// Its position as it was told.
@@ -129,26 +496,7 @@ struct News<P> {
     is_over: bool,
 }
 
-/// Watches a lockRef that was live a moment ago.
-pub fn watch<P: Queued>(protocol: &P, lock_ref: &LockRef) -> LeaderlessWatch {
-    let news = News {
-        polled: polled(protocol, &lock_ref.key_id()),
-        protocol: protocol.clone(),
-        lock_ref: lock_ref.clone(),
-        position: None,
-        is_over: false,
-    };
-    let events = stream::unfold(news, async |mut news| {
-        let event = news.next().await?;
-        Some((event, news))
-    });
-    LeaderlessWatch {
-        events: events.boxed(),
-        valid_for: Duration::ZERO,
-    }
-}
-
-impl<P: Queued> News<P> {
+impl<P: Queueing> News<P> {
     async fn next(&mut self) -> Option<(WatchEvent, Duration)> {
         while !self.is_over {
             self.polled.changed().await.ok()?;
@@ -165,7 +513,7 @@ impl<P: Queued> News<P> {
                 return Some((WatchEvent::Waiting { position, estimate }, Duration::ZERO));
             }
             match self
-                .protocol
+                .table
                 .acquire(&self.lock_ref, Duration::ZERO, false)
                 .await
             {
@@ -183,40 +531,5 @@ impl<P: Queued> News<P> {
             }
         }
         None
-    }
-}
-
-/// One page of the keys with entries.
-pub async fn list<P: Queued>(
-    protocol: &P,
-    filter: &KeyFilter,
-    limit: usize,
-) -> Result<Page<Described, Key>, EngineError> {
-    let cells = protocol.parts().cells()?;
-    let mut items = Vec::new();
-    let mut after = filter.after.clone();
-    loop {
-        let keys = cells.list_partitions(&filter.table, &filter.prefix, after.as_ref(), limit);
-        let keys = keys
-            .await
-            .map_err(|error| EngineError::Unavailable(error.to_string()))?;
-        let is_last = keys.len() < limit;
-        for key in keys {
-            let id = KeyId {
-                table: filter.table.clone(),
-                key: key.clone(),
-            };
-            let queue = protocol.queue(&id).await?;
-            after = Some(key);
-            if queue.entries.len() > usize::from(filter.contended) {
-                items.push(queue.described(&id));
-            }
-            if items.len() == limit {
-                return Ok(Page { items, next: after });
-            }
-        }
-        if is_last {
-            return Ok(Page { items, next: None });
-        }
     }
 }

@@ -7,6 +7,7 @@ use super::ProtocolKind;
 use super::bakery::Bakery;
 use super::leaderless::{Leaderless, Parts, ProtocolOptions};
 use super::music::Music;
+use super::queue::OfQueue;
 use crate::clock::{Clock, Ids};
 use crate::limits::Limits;
 use crate::lock::TableName;
@@ -35,8 +36,8 @@ impl LeaderlessTables {
         };
         let served = tables.into_iter().map(|(name, options)| {
             let protocol: Arc<dyn Leaderless> = match options.kind {
-                ProtocolKind::Music => Arc::new(Music::new(parts.clone())),
-                ProtocolKind::Bakery => Arc::new(Bakery::new(parts.clone(), options)),
+                ProtocolKind::Music => Arc::new(OfQueue::new(Music::new(parts.clone()))),
+                ProtocolKind::Bakery => Arc::new(OfQueue::new(Bakery::new(parts.clone(), options))),
             };
             (name, protocol)
         });

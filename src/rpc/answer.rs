@@ -230,7 +230,10 @@ fn queue_entry(
         seq: entry.seq.0,
         state: state.into(),
         mode: mode.into(),
-        fencing_token: grant.unwrap_or(Fence::NONE).0,
+        fencing_token: grant
+            .filter(|_| described.has_fence)
+            .unwrap_or(Fence::NONE)
+            .0,
         session_id: session,
         ttl,
         lease_left: lease.map(|lease| duration(lease.left)),

@@ -20,7 +20,7 @@ pub struct StoredCell {
     pub value: Bytes,
     /// When it was written, in microseconds.
     pub timestamp: u64,
-    /// The rest of its life; `None` for a cell that stays. Whole seconds on Cassandra, rounded down.
+    /// It lives for as long at least; `None` for a cell that stays. Whole seconds on Cassandra.
     pub left: Option<Duration>,
 }
 

@@ -92,6 +92,8 @@ fn the_configuration_that_the_chart_makes_is_valid() {
             .args(["check", "--output", "json", "--config"])
             .arg(&path)
             .env_clear()
+            // Where a program with the C++ driver finds its library.
+            .envs(std::env::var_os("LD_LIBRARY_PATH").map(|path| ("LD_LIBRARY_PATH", path)))
             .output()
             .unwrap();
         let answered: Json = serde_json::from_slice(&checked.stdout).unwrap();

@@ -22,6 +22,7 @@ mod counters;
 mod frames;
 #[path = "../support/history/mod.rs"]
 mod history;
+mod leaderless;
 mod liveness;
 mod memory;
 mod neighbours;

@@ -25,18 +25,18 @@ pub struct Serve {
     child: Ends,
     pub port: u16,
     pub data: TempDir,
+    /// Variables of its environment.
+    settings: Vec<(String, String)>,
 }
 
-fn spawn(data: &Path, port: u16, settings: &[(&str, u64)]) -> (Child, u16) {
-    let settings = settings.iter();
-    let settings = settings.map(|(name, value)| (format!("FERMATA_CFG_{name}"), value.to_string()));
+fn spawn(data: &Path, port: u16, settings: &[(String, String)]) -> (Child, u16) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_fermata"))
         .arg("serve")
         .args(["--listen", &format!("127.0.0.1:{port}")])
         .arg("--data-dir")
         .arg(data)
         .env("FERMATA_CFG_LOG__FILTER", "warn")
-        .envs(settings)
+        .envs(settings.iter().map(|(name, value)| (name, value)))
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -52,17 +52,22 @@ fn spawn(data: &Path, port: u16, settings: &[(&str, u64)]) -> (Child, u16) {
 
 impl Serve {
     pub fn start() -> Serve {
-        Serve::with(&[])
+        Serve::with::<u64>(&[])
     }
 
-    /// With these settings (until it is killed).
-    pub fn with(settings: &[(&str, u64)]) -> Serve {
+    /// With these settings.
+    pub fn with<T: ToString>(settings: &[(&str, T)]) -> Serve {
         let data = tempfile::tempdir().unwrap();
-        let (child, port) = spawn(data.path(), 0, settings);
+        let settings = settings.iter();
+        let variable =
+            |(name, value): &(&str, T)| (format!("FERMATA_CFG_{name}"), value.to_string());
+        let settings: Vec<_> = settings.map(variable).collect();
+        let (child, port) = spawn(data.path(), 0, &settings);
         Serve {
             child: Ends(child),
             port,
             data,
+            settings,
         }
     }
 
@@ -70,7 +75,7 @@ impl Serve {
     pub fn kill_and_restart(&mut self) {
         self.child.0.kill().unwrap();
         self.child.0.wait().unwrap();
-        let (child, port) = spawn(self.data.path(), self.port, &[]);
+        let (child, port) = spawn(self.data.path(), self.port, &self.settings);
         assert_eq!(port, self.port);
         self.child = Ends(child);
     }

@@ -7,7 +7,7 @@ use crate::cli::cluster::{self, SettingsError};
 use crate::clock::{Clock as _, SystemClock};
 use crate::config::Config;
 use crate::engine::{Engine, EngineOptions};
-use crate::lock::NameHash;
+use crate::lock::{NameHash, TableName};
 use crate::log_throttle::LogThrottle;
 use crate::protocol::LeaderlessTables;
 use crate::store::Store;
@@ -22,6 +22,8 @@ const RETRY_EVERY: Duration = Duration::from_secs(1);
 pub struct Starting {
     options: CassandraOptions,
     schema: Schema,
+    /// The protocol of each table.
+    protocols: Vec<(TableName, &'static str)>,
     /// The command to make the tables.
     apply: String,
 }
@@ -41,8 +43,12 @@ impl Starting {
             tables: config.home_tables(),
             cell_tables: config.leaderless_tables().into_keys().collect(),
         };
-        let apply = cluster::apply_command(&config.store.cassandra, &config.table_names());
+        let mut apply = cluster::apply_command(&config.store.cassandra, &schema.tables);
+        if !schema.cell_tables.is_empty() {
+            apply.push_str(" --config FILE");
+        }
         Ok(Starting {
+            protocols: config.protocols(),
             options,
             schema,
             apply,
@@ -105,10 +111,14 @@ impl Starting {
         }
         let agreed = store.agree_on_majority().await;
         agreed.map_err(|error| error.to_string())?;
+        for (table, protocol) in &self.protocols {
+            let agreed = store.agree_on_protocol(table, protocol).await;
+            agreed.map_err(|error| error.to_string())?;
+        }
         let store = Arc::new(store);
-        leaderless.begin(store.cells());
         let begun = engine.begin(engine_options(store.store())).await;
         begun.map_err(|error| error.to_string())?;
+        leaderless.begin(store.cells());
         let tables = self.schema.tables.clone();
         tokio::spawn(async move { store.prepare_ahead(&tables).await });
         for one in others {

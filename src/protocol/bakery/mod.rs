@@ -4,97 +4,92 @@
 
 mod rules;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::time::{Instant, sleep};
+use bytes::Bytes;
+use tokio::time::sleep;
 
 use self::rules::{
-    CHOOSING_TTL, CONTENDERS, VALUE, choosing_column, contenders, next_seq, number_column, numbers,
-    others_choosing, request_column,
+    CHOOSING_TTL, CONTENDERS, FLOOR, VALUE, choosing, choosing_column, contenders, floor,
+    floor_cell, ghosts, next_seq, number_column, numbers, request_column,
 };
+use super::ProtocolKind;
 use super::cells::{cell, delete, put, unavailable};
-use super::entry::{StoredEntry, StoredRequest};
-use super::leaderless::{Leaderless, LeaderlessWatch, Parts, ProtocolOptions};
-use super::polls::Polls;
-use super::queue::{self, Queue, Queued};
+use super::entry::{StoredEntry, StoredRequest, request_ttl};
+use super::leaderless::{Parts, ProtocolOptions};
+use super::queue::{LiveEntry, Queue, Queueing};
 use super::value::{value_cell, value_in};
-use super::{LockProtocol, ProtocolKind};
-use crate::engine::{
-    Acquired, ClosedSession, CreateCall, CreatedLockRef, Described, Done, EngineError,
-    ForceReleased, KeyFilter, LeaseId, LockStatus, Mutation, Page, Renewed, SessionCall, Value,
-};
-use crate::lock::{EndedAs, EntryName, Fence, Key, KeyId, LockRef, Seq, SessionId, Tag};
+use crate::engine::{CreateCall, EngineError, LockStatus, Mutation, Value};
+use crate::lock::{EndedAs, Fence, KeyId, LockRef, Seq};
 use crate::store::{CellChange, Columns, Currency, StoredCell, Written};
 
-/// How long the record of a request outlives its entry.
-const REQUEST_KEPT: Duration = Duration::from_secs(600);
 /// The pause between two reads while others choose.
 const CHOICE_PAUSE: Duration = Duration::from_millis(5);
-/// The pause before a failed write is repeated.
+/// The pause before a failed write is repeated, and how often it is.
 const WRITE_PAUSE: Duration = Duration::from_millis(20);
+const WRITES_MAX: u32 = 100;
+/// The lead of an end over the clock, in microseconds: more than the clocks of replicas differ. So no renewal undoes it.
+const END_AHEAD_US: u64 = 3_600_000_000;
 
-/// The tables with this protocol. Cheap to clone.
+/// The protocol. Cheap to clone.
 #[derive(Clone)]
 pub struct Bakery {
     parts: Parts,
     options: ProtocolOptions,
-    polls: Arc<Polls<Queue>>,
 }
 
-/// A live entry, its place, and its cell.
-struct Live {
+/// A live entry.
+pub struct Live {
     entry: StoredEntry,
+    /// The number of entries ahead.
     position: usize,
     left: Duration,
     /// When its cell was written, in microseconds.
     timestamp: u64,
-    /// When the read began.
-    read_at: Instant,
+    floor: u64,
+}
+
+impl LiveEntry for Live {
+    fn entry(&self) -> &StoredEntry {
+        &self.entry
+    }
+
+    fn left(&self) -> Duration {
+        self.left
+    }
 }
 
 impl Bakery {
     pub fn new(parts: Parts, options: ProtocolOptions) -> Bakery {
-        Bakery {
-            parts,
-            options,
-            polls: Arc::default(),
-        }
+        Bakery { parts, options }
     }
 
-    async fn read_cells(
-        &self,
-        id: &KeyId,
-        columns: &Columns,
-    ) -> Result<Vec<StoredCell>, EngineError> {
+    async fn read(&self, id: &KeyId, columns: &Columns) -> Result<Vec<StoredCell>, EngineError> {
         let read = self
             .parts
             .cells()?
-            .read_cells(id, columns, Currency::Acknowledged)
-            .await;
-        read.map_err(|error| unavailable(&error))
+            .read_cells(id, columns, Currency::Acknowledged);
+        read.await.map_err(|error| unavailable(&error))
     }
 
-    async fn request(&self, id: &KeyId, tag: Tag) -> Result<Option<StoredRequest>, EngineError> {
-        let column = request_column(tag);
+    async fn read_one(&self, id: &KeyId, column: &str) -> Result<Option<StoredCell>, EngineError> {
         let cells = self
-            .read_cells(id, &Columns::Named(vec![column.clone()]))
+            .read(id, &Columns::Named(vec![column.to_owned()]))
             .await?;
-        let request = cell(&cells, &column);
-        request
-            .map(|cell| StoredRequest::decoded(&cell.value))
-            .transpose()
+        Ok(cells.into_iter().next())
     }
 
-    /// Writes until it is acknowledged, for as long as the caller waits: a write in doubt may be repeated.
-    async fn write(
+    /// Writes until it is acknowledged: a write in doubt may be repeated.
+    async fn write_out(
         &self,
         id: &KeyId,
         changes: &[CellChange],
         timestamp: u64,
     ) -> Result<(), EngineError> {
+        let mut tries = 0;
         loop {
+            tries += 1;
             match self
                 .parts
                 .cells()?
@@ -102,6 +97,9 @@ impl Bakery {
                 .await
             {
                 Written::Done => return Ok(()),
+                Written::Unknown(error) | Written::NotStarted(error) if tries >= WRITES_MAX => {
+                    return Err(unavailable(&error));
+                }
                 Written::Unknown(error) | Written::NotStarted(error) => {
                     tracing::debug!(%id, %error, "a write failed; repeating it");
                     sleep(WRITE_PAUSE).await;
@@ -115,227 +113,250 @@ impl Bakery {
         self.parts.clock.wall_us().max(before + 1)
     }
 
-    /// Why an entry is not in the queue.
-    async fn ended(&self, id: &KeyId, seq: Seq, tag: Tag, queue: &Queue) -> EngineError {
-        match self.request(id, tag).await {
-            Ok(Some(request)) if request.seq == seq.0 => EngineError::Ended(request.ended_as()),
-            Ok(_) if queue.entries.iter().any(|entry| entry.seq == seq) => EngineError::NeverIssued,
-            Ok(_) => EngineError::Ended(EndedAs::NoLongerKept),
-            Err(error) => error,
-        }
-    }
-
-    async fn live(&self, id: &KeyId, seq: Seq, tag: Tag) -> Result<Live, EngineError> {
-        let read_at = Instant::now();
-        let cells = self.read_cells(id, &numbers()).await?;
-        let queue = rules::queue(&cells)?;
-        let own = queue
+    /// The entry among these cells; else why it is not there.
+    async fn seen(&self, lock_ref: &LockRef, cells: &[StoredCell]) -> Result<Live, EngineError> {
+        let (seq, tag) = (lock_ref.seq, lock_ref.tag);
+        let queue = rules::queue(cells)?;
+        let is_own =
+            |entry: &&super::queue::QueueEntry| entry.seq == seq && entry.entry.tag() == Some(tag);
+        let ahead = queue
             .entries
             .iter()
-            .position(|entry| entry.seq == seq && entry.entry.tag() == Some(tag));
-        let (Some(position), Some(cell)) = (own, cell(&cells, &number_column(tag, seq))) else {
-            return Err(self.ended(id, seq, tag, &queue).await);
-        };
-        Ok(Live {
-            entry: StoredEntry::decoded(&cell.value)?,
-            position,
-            left: cell.left.unwrap_or_default(),
-            timestamp: cell.timestamp,
-            read_at,
-        })
-    }
-
-    async fn live_of(&self, lock_ref: &LockRef) -> Result<Live, EngineError> {
-        self.live(&lock_ref.key_id(), lock_ref.seq, lock_ref.tag)
-            .await
-    }
-
-    /// Renews an entry that has lived for a quarter of its TTL.
-    async fn renewed(&self, lock_ref: &LockRef, live: &mut Live) -> Result<(), EngineError> {
-        let ttl = live.entry.ttl();
-        if live.left > ttl * 3 / 4 {
-            return Ok(());
+            .take_while(|entry| !is_own(entry))
+            .count();
+        let own = queue.entries.iter().find(is_own);
+        if let (Some(own), Some(cell)) = (own, cell(cells, &number_column(tag, seq))) {
+            return Ok(Live {
+                entry: own.entry.clone(),
+                position: ahead,
+                left: own.left,
+                timestamp: cell.timestamp,
+                floor: floor(cells),
+            });
         }
-        let id = lock_ref.key_id();
-        let timestamp = self.timestamp_after(live.timestamp);
-        let changes = [
-            put(
-                number_column(lock_ref.tag, lock_ref.seq),
-                live.entry.encoded(),
-                Some(ttl),
-            ),
-            put(
-                request_column(lock_ref.tag),
-                StoredRequest::live(lock_ref.seq).encoded(),
-                Some(ttl + REQUEST_KEPT),
-            ),
-        ];
-        let written_at = Instant::now();
-        self.write(&id, &changes, timestamp).await?;
-        if live.read_at.elapsed() >= live.left {
-            // It may have been absent for a moment, and another contender may have passed it.
-            self.remove(
-                &id,
-                lock_ref.seq,
-                lock_ref.tag,
-                timestamp,
-                StoredRequest::live(lock_ref.seq),
-            )
-            .await?;
-            return Err(EngineError::Ended(
-                StoredRequest::live(lock_ref.seq).ended_as(),
-            ));
+        match self.request(lock_ref).await? {
+            Some(request) if request.seq == seq.0 => Err(EngineError::Ended(request.ended_as())),
+            _ if queue.entries.iter().any(|entry| entry.seq == seq) => {
+                Err(EngineError::NeverIssued)
+            }
+            _ => Err(EngineError::Ended(EndedAs::NoLongerKept)),
         }
-        live.timestamp = timestamp;
-        live.left = ttl.saturating_sub(written_at.elapsed());
-        Ok(())
-    }
-
-    /// Ends an entry, and records how.
-    async fn remove(
-        &self,
-        id: &KeyId,
-        seq: Seq,
-        tag: Tag,
-        before: u64,
-        ended: StoredRequest,
-    ) -> Result<(), EngineError> {
-        let changes = [
-            delete(number_column(tag, seq)),
-            put(request_column(tag), ended.encoded(), Some(REQUEST_KEPT)),
-        ];
-        self.write(id, &changes, self.timestamp_after(before)).await
     }
 
     /// Takes a number that is above all others that are seen.
-    async fn choose(
-        &self,
-        call: &CreateCall,
-        ttl_ms: u32,
-    ) -> Result<(Seq, StoredEntry), EngineError> {
+    async fn choose(&self, call: &CreateCall, mut entry: StoredEntry) -> Result<Seq, EngineError> {
         let id = &call.id;
         loop {
             let contender = self.parts.ids.below(CONTENDERS);
             let flag = choosing_column(call.tag, contender);
-            let began = Instant::now();
+            let began = self.parts.clock.boot();
             let timestamp = self.timestamp_after(0);
-            let choosing = [put(flag.clone(), [].as_slice().into(), Some(CHOOSING_TTL))];
-            self.write(id, &choosing, timestamp).await?;
-            let cells = self.read_cells(id, &contenders()).await?;
-            let max = self.parts.limits.entries_per_key_max;
-            if cells.len() > max {
-                self.write(id, &[delete(flag)], timestamp + 1).await?;
-                return Err(EngineError::Exhausted {
-                    what: "entries_per_key_max",
-                    limit: max as u64,
-                });
-            }
-            let seq = next_seq(&cells, contender)?;
-            let mut entry = StoredEntry::new(call, ttl_ms, self.parts.clock.wall_ms());
+            let flag_up = put(flag.clone(), Bytes::new(), Some(CHOOSING_TTL));
+            self.write_out(id, &[flag_up], timestamp).await?;
+            let chosen = match self.read(id, &contenders()).await {
+                Ok(cells) if cells.len() > self.parts.limits.entries_per_key_max => {
+                    Err(EngineError::Exhausted {
+                        what: "entries_per_key_max",
+                        limit: self.parts.limits.entries_per_key_max as u64,
+                    })
+                }
+                Ok(cells) => next_seq(&cells, contender).map(|seq| (seq, ghosts(&cells, call.tag))),
+                Err(error) => Err(error),
+            };
+            let (seq, ghosts) = match chosen {
+                Ok(chosen) => chosen,
+                Err(error) => {
+                    self.write_out(id, &[delete(flag)], timestamp + 1).await?;
+                    return Err(error);
+                }
+            };
             entry.seq = seq.0;
-            let chosen = [
-                put(
-                    number_column(call.tag, seq),
-                    entry.encoded(),
-                    Some(entry.ttl()),
-                ),
-                put(
-                    request_column(call.tag),
-                    StoredRequest::live(seq).encoded(),
-                    Some(entry.ttl() + REQUEST_KEPT),
-                ),
+            let number = number_column(call.tag, seq);
+            let changes = [
+                put(number.clone(), entry.encoded(), Some(entry.ttl())),
                 delete(flag),
             ];
-            self.write(id, &chosen, timestamp + 1).await?;
-            if began.elapsed() < CHOOSING_TTL {
-                return Ok((seq, entry));
+            self.write_out(id, &changes, timestamp + 1).await?;
+            let ends: Vec<CellChange> = ghosts.into_iter().map(delete).collect();
+            if !ends.is_empty() {
+                self.write_out(id, &ends, self.timestamp_after(0) + END_AHEAD_US)
+                    .await?;
+            }
+            if self.parts.clock.boot().saturating_sub(began) < CHOOSING_TTL {
+                // Only now a repeat of the call may find it.
+                let request = StoredRequest::live(seq).encoded();
+                let kept = Some(request_ttl(entry.ttl()));
+                let request = put(request_column(call.tag), request, kept);
+                self.write_out(id, &[request], timestamp + 1).await?;
+                return Ok(seq);
             }
             // Its flag may have ended before its number was seen.
-            self.write(id, &[delete(number_column(call.tag, seq))], timestamp + 2)
-                .await?;
+            let end = self.timestamp_after(0) + END_AHEAD_US;
+            self.write_out(id, &[delete(number)], end).await?;
         }
     }
 
     /// Waits for all that choose now: each of them may get a number that is not higher.
-    async fn until_chosen(&self, id: &KeyId) -> Result<(), EngineError> {
-        let cells = self.read_cells(id, &contenders()).await?;
-        let mut choosing = others_choosing(&cells, "");
-        while !choosing.is_empty() {
+    async fn until_chosen(&self, lock_ref: &LockRef) -> Result<Live, EngineError> {
+        let id = lock_ref.key_id();
+        let mut waited_for: Option<Vec<String>> = None;
+        loop {
+            let cells = self.read(&id, &contenders()).await?;
+            let mut flags = choosing(&cells);
+            if let Some(before) = &waited_for {
+                flags.retain(|flag| before.contains(flag));
+            }
+            if flags.is_empty() {
+                return self.seen(lock_ref, &cells).await;
+            }
+            waited_for = Some(flags);
             sleep(CHOICE_PAUSE).await;
-            let cells = self.read_cells(id, &contenders()).await?;
-            choosing.retain(|flag| cell(&cells, flag).is_some());
         }
-        Ok(())
     }
 
-    async fn created(
-        &self,
-        call: &CreateCall,
-        seq: Seq,
-        existed: bool,
-    ) -> Result<CreatedLockRef, EngineError> {
-        self.until_chosen(&call.id).await?;
-        let live = self.live(&call.id, seq, call.tag).await?;
-        let lock_ref = LockRef {
-            table: call.id.table.clone(),
-            key: call.id.key.clone(),
-            seq,
-            tag: call.tag,
-            grant: None,
-        };
-        Ok(CreatedLockRef {
-            lease: LeaseId::LockRef(lock_ref.clone()),
-            lock_ref,
-            status: self.status(&call.id, &live, call.read_value).await?,
-            ttl: live.entry.ttl(),
-            valid_for: live.valid_for(),
-            durable: true,
-            existed,
-        })
-    }
-
-    async fn status(
-        &self,
-        id: &KeyId,
-        live: &Live,
-        read_value: bool,
-    ) -> Result<LockStatus, EngineError> {
-        if live.position > 0 {
-            let position = live.position;
-            return Ok(LockStatus::Waiting { position });
-        }
-        let value = match read_value {
-            true => Some(Leaderless::read(self, id).await?),
-            false => None,
-        };
-        let grant = Fence::NONE;
-        Ok(LockStatus::Held { grant, value })
-    }
-
-    /// The live entry of the holder, for a guarded value without a fence.
-    async fn holder(&self, lock_ref: &LockRef) -> Result<Live, EngineError> {
+    /// Fails unless the entry holds the key, and values may be guarded without a fence.
+    fn may_use_value(&self, lock_ref: &LockRef, live: &Live) -> Result<(), EngineError> {
         if !self.options.allow_unfenced {
             return Err(EngineError::NotInProtocol {
-                protocol: self.kind().name(),
+                protocol: Self::KIND.name(),
                 what: "fence, so a value is not safe in it; to use it all the same set allow_unfenced for the table",
             });
         }
-        let live = self.live_of(lock_ref).await?;
+        match live.position == 0 && live.floor == lock_ref.seq.0 {
+            true => Ok(()),
+            false => Err(EngineError::NoGrant),
+        }
+    }
+}
+
+#[async_trait]
+impl Queueing for Bakery {
+    const KIND: ProtocolKind = ProtocolKind::Bakery;
+    type Live = Live;
+
+    fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    async fn queue(&self, id: &KeyId) -> Result<Queue, EngineError> {
+        rules::queue(&self.read(id, &numbers()).await?)
+    }
+
+    async fn enter(
+        &self,
+        call: &CreateCall,
+        entry: StoredEntry,
+    ) -> Result<(Seq, Live, bool), EngineError> {
+        let unnumbered = super::queue::lock_ref(&call.id, Seq(0), call.tag);
+        let request = self.request(&unnumbered).await?;
+        let existed = request.is_some();
+        let seq = match request {
+            Some(request) => Seq(request.seq),
+            None => self.choose(call, entry).await?,
+        };
+        let lock_ref = super::queue::lock_ref(&call.id, seq, call.tag);
+        Ok((seq, self.until_chosen(&lock_ref).await?, existed))
+    }
+
+    async fn live(&self, lock_ref: &LockRef) -> Result<Live, EngineError> {
+        let cells = self.read(&lock_ref.key_id(), &numbers()).await?;
+        self.seen(lock_ref, &cells).await
+    }
+
+    async fn request(&self, lock_ref: &LockRef) -> Result<Option<StoredRequest>, EngineError> {
+        let request = self
+            .read_one(&lock_ref.key_id(), &request_column(lock_ref.tag))
+            .await?;
+        request
+            .map(|cell| StoredRequest::decoded(&cell.value))
+            .transpose()
+    }
+
+    /// Reads the entry again in any case: the first read brought it to a majority, so from then on nobody passes it unseen.
+    async fn renew(&self, lock_ref: &LockRef, live: &mut Live) -> Result<(), EngineError> {
+        let (id, ttl) = (lock_ref.key_id(), live.entry.ttl());
+        if live.left <= ttl * 3 / 4 {
+            let request = StoredRequest::live(lock_ref.seq).encoded();
+            let changes = [
+                put(
+                    number_column(lock_ref.tag, lock_ref.seq),
+                    live.entry.encoded(),
+                    Some(ttl),
+                ),
+                put(
+                    request_column(lock_ref.tag),
+                    request,
+                    Some(request_ttl(ttl)),
+                ),
+            ];
+            self.write_out(&id, &changes, self.timestamp_after(live.timestamp))
+                .await?;
+        }
+        *live = self.live(lock_ref).await?;
+        Ok(())
+    }
+
+    /// A new holder raises the floor before it is told so, and looks again.
+    async fn status(&self, lock_ref: &LockRef, live: &Live) -> Result<LockStatus, EngineError> {
+        let held = LockStatus::Held {
+            grant: Fence::NONE,
+            value: None,
+        };
+        let waiting = |position| LockStatus::Waiting { position };
         match live.position {
-            0 => Ok(live),
-            _ => Err(EngineError::NoGrant),
+            0 if live.floor == lock_ref.seq.0 => return Ok(held),
+            0 => {}
+            position => return Ok(waiting(position)),
+        }
+        let id = lock_ref.key_id();
+        let raised = put(FLOOR, floor_cell(lock_ref.seq), None);
+        self.write_out(&id, &[raised], lock_ref.seq.0).await?;
+        match self.live(lock_ref).await?.position {
+            0 => Ok(held),
+            position => Ok(waiting(position)),
         }
     }
 
-    async fn put_value(&self, id: &KeyId, mutation: &Mutation) -> Result<(), EngineError> {
-        let cells = self
-            .read_cells(id, &Columns::Named(vec![VALUE.to_owned()]))
-            .await?;
-        let before = cell(&cells, VALUE).map_or(0, |cell| cell.timestamp);
+    async fn end(
+        &self,
+        lock_ref: &LockRef,
+        live: Live,
+        how: StoredRequest,
+    ) -> Result<bool, EngineError> {
+        self.remove(lock_ref, live.entry.ttl(), how).await?;
+        Ok(live.position == 0)
+    }
+
+    async fn get(
+        &self,
+        lock_ref: &LockRef,
+        live: &mut Live,
+        _call_no: u64,
+    ) -> Result<Value, EngineError> {
+        self.may_use_value(lock_ref, live)?;
+        self.value(&lock_ref.key_id()).await
+    }
+
+    async fn write(
+        &self,
+        lock_ref: &LockRef,
+        live: &mut Live,
+        mutation: &Mutation,
+        _call_no: u64,
+        _is_release: bool,
+    ) -> Result<(), EngineError> {
+        self.may_use_value(lock_ref, live)?;
+        let id = lock_ref.key_id();
+        let before = self
+            .read_one(&id, VALUE)
+            .await?
+            .map_or(0, |cell| cell.timestamp);
         let changes = [put(VALUE, value_cell(mutation), None)];
-        let written = self.parts.cells()?;
-        match written
-            .write_cells(id, &changes, self.timestamp_after(before))
+        let timestamp = self.timestamp_after(before);
+        match self
+            .parts
+            .cells()?
+            .write_cells(&id, &changes, timestamp)
             .await
         {
             Written::Done => Ok(()),
@@ -343,201 +364,31 @@ impl Bakery {
             Written::NotStarted(error) => Err(unavailable(&error)),
         }
     }
-}
 
-impl Live {
-    fn valid_for(&self) -> Duration {
-        self.left.saturating_sub(self.read_at.elapsed())
+    async fn value(&self, id: &KeyId) -> Result<Value, EngineError> {
+        let cell = self.read_one(id, VALUE).await?;
+        Ok(value_in(cell.as_ref().map(|cell| &cell.value)))
     }
 }
 
-#[async_trait]
-impl LockProtocol for Bakery {
-    async fn create(&self, call: CreateCall) -> Result<CreatedLockRef, EngineError> {
-        let ttl_ms = self.kind().own_ttl(&call.live_by)?;
-        if let Some(request) = self.request(&call.id, call.tag).await? {
-            let seq = Seq(request.seq);
-            let live = self.live(&call.id, seq, call.tag).await?;
-            if let Some(field) = live.entry.differs_from(&call, ttl_ms) {
-                return Err(EngineError::RequestMismatch { field });
-            }
-            return self.created(&call, seq, true).await;
-        }
-        let (seq, _) = self.choose(&call, ttl_ms).await?;
-        self.created(&call, seq, false).await
-    }
-
-    async fn acquire(
+impl Bakery {
+    /// Ends an entry, and records how.
+    async fn remove(
         &self,
         lock_ref: &LockRef,
-        wait: Duration,
-        read_value: bool,
-    ) -> Result<Acquired, EngineError> {
-        let id = lock_ref.key_id();
-        let mut live = self.live_of(lock_ref).await?;
-        self.renewed(lock_ref, &mut live).await?;
-        if live.position > 0 && !wait.is_zero() {
-            let longest = self.parts.limits.wait_max().min(live.entry.ttl() * 2 / 3);
-            queue::until_first(self, lock_ref, Instant::now() + wait.min(longest)).await;
-            live = self.live_of(lock_ref).await?;
-        }
-        Ok(Acquired {
-            lock_ref: lock_ref.clone(),
-            status: self.status(&id, &live, read_value).await?,
-            valid_for: live.valid_for(),
-            durable: true,
-        })
-    }
-
-    async fn release(
-        &self,
-        lock_ref: &LockRef,
-        put: Option<Mutation>,
-        _call_no: u64,
-    ) -> Result<bool, EngineError> {
-        let id = lock_ref.key_id();
-        let live = match put {
-            Some(mutation) => {
-                let live = self.holder(lock_ref).await?;
-                self.put_value(&id, &mutation).await?;
-                live
-            }
-            None => match self.live_of(lock_ref).await {
-                Err(EngineError::Ended(EndedAs::Released)) => return Ok(true),
-                live => live?,
-            },
-        };
-        let ended = StoredRequest::released(lock_ref.seq);
-        self.remove(&id, lock_ref.seq, lock_ref.tag, live.timestamp, ended)
-            .await?;
-        Ok(false)
-    }
-
-    async fn critical_get(
-        &self,
-        lock_ref: &LockRef,
-        _call_no: u64,
-    ) -> Result<Done<Value>, EngineError> {
-        let mut live = self.holder(lock_ref).await?;
-        self.renewed(lock_ref, &mut live).await?;
-        Ok(Done {
-            value: Leaderless::read(self, &lock_ref.key_id()).await?,
-            valid_for: live.valid_for(),
-            durable: true,
-        })
-    }
-
-    async fn critical_write(
-        &self,
-        lock_ref: &LockRef,
-        mutation: Mutation,
-        _call_no: u64,
-    ) -> Result<Done<()>, EngineError> {
-        let mut live = self.holder(lock_ref).await?;
-        self.renewed(lock_ref, &mut live).await?;
-        self.put_value(&lock_ref.key_id(), &mutation).await?;
-        Ok(Done {
-            value: (),
-            valid_for: live.valid_for(),
-            durable: true,
-        })
-    }
-
-    async fn renew(&self, lease: &LeaseId) -> Result<Renewed, EngineError> {
-        let LeaseId::LockRef(lock_ref) = lease else {
-            return Err(EngineError::SessionEnded);
-        };
-        let mut live = self.live_of(lock_ref).await?;
-        self.renewed(lock_ref, &mut live).await?;
-        Ok(Renewed {
-            ttl: live.entry.ttl(),
-            disconnect_grace: None,
-            valid_for: live.valid_for(),
-            durable: true,
-        })
-    }
-
-    async fn renew_on_stream(&self, lease: &LeaseId) -> Result<Renewed, EngineError> {
-        self.renew(lease).await
-    }
-
-    async fn force_release(
-        &self,
-        name: &EntryName,
-        by: &str,
-        why: &str,
-    ) -> Result<ForceReleased, EngineError> {
-        let id = name.key_id();
-        let queue = self.queue(&id).await?;
-        let position = queue.entries.iter().position(|entry| entry.seq == name.seq);
-        let entry = position.and_then(|position| queue.entries.get(position));
-        let Some(tag) = entry.and_then(|entry| entry.entry.tag()) else {
-            return Ok(ForceReleased {
-                already_released: true,
-                was_holder: false,
-            });
-        };
-        let live = self.live(&id, name.seq, tag).await?;
-        let ended = StoredRequest::forced(name.seq, by, why);
-        self.remove(&id, name.seq, tag, live.timestamp, ended)
-            .await?;
-        Ok(ForceReleased {
-            already_released: false,
-            was_holder: live.position == 0,
-        })
-    }
-
-    async fn open_session(&self, _call: SessionCall) -> Result<Renewed, EngineError> {
-        Err(EngineError::SessionEnded)
-    }
-
-    async fn close_session(&self, _session: SessionId) -> Result<ClosedSession, EngineError> {
-        Err(EngineError::SessionEnded)
-    }
-}
-
-#[async_trait]
-impl Leaderless for Bakery {
-    fn kind(&self) -> ProtocolKind {
-        ProtocolKind::Bakery
-    }
-
-    async fn read(&self, id: &KeyId) -> Result<Value, EngineError> {
-        let cells = self
-            .read_cells(id, &Columns::Named(vec![VALUE.to_owned()]))
-            .await?;
-        Ok(value_in(cell(&cells, VALUE).map(|cell| &cell.value)))
-    }
-
-    async fn watch(&self, lock_ref: &LockRef) -> Result<LeaderlessWatch, EngineError> {
-        let mut live = self.live_of(lock_ref).await?;
-        self.renewed(lock_ref, &mut live).await?;
-        Ok(queue::watch(self, lock_ref))
-    }
-
-    async fn describe(&self, id: &KeyId) -> Result<Described, EngineError> {
-        Ok(self.queue(id).await?.described(id))
-    }
-
-    async fn list(
-        &self,
-        filter: &KeyFilter,
-        limit: usize,
-    ) -> Result<Page<Described, Key>, EngineError> {
-        queue::list(self, filter, limit).await
-    }
-}
-
-impl Queued for Bakery {
-    fn parts(&self) -> &Parts {
-        &self.parts
-    }
-
-    fn polls(&self) -> &Polls<Queue> {
-        &self.polls
-    }
-
-    async fn queue(&self, id: &KeyId) -> Result<Queue, EngineError> {
-        rules::queue(&self.read_cells(id, &numbers()).await?)
+        ttl: Duration,
+        how: StoredRequest,
+    ) -> Result<(), EngineError> {
+        let changes = [
+            delete(number_column(lock_ref.tag, lock_ref.seq)),
+            put(
+                request_column(lock_ref.tag),
+                how.encoded(),
+                Some(request_ttl(ttl)),
+            ),
+        ];
+        let timestamp = self.timestamp_after(0) + END_AHEAD_US;
+        self.write_out(&lock_ref.key_id(), &changes, timestamp)
+            .await
     }
 }

@@ -3,10 +3,15 @@
 //! A contender shows that it chooses, reads all numbers, takes the next one, and stops choosing. Then it waits for those that were
 //! choosing meanwhile: one of them may have a number that is not higher. From then on the lowest number holds the key.
 //!
-//! Choosing flags and numbers are cells of one partition. With two tables, as in the first versions of this lock, a read could show the
-//! end of a choice and not its number.
+//! The *floor* is the number of the last contender that was told that it holds the key. A contender below the floor has ended,
+//! whatever a late write of it shows.
+//!
+//! Flags, numbers and the floor are cells of one partition. With two tables, as in the first versions of this lock, a read could show
+//! the end of a choice and not its number.
 
 use std::time::Duration;
+
+use bytes::Bytes;
 
 use crate::engine::EngineError;
 use crate::lock::{Seq, Tag};
@@ -16,14 +21,18 @@ use crate::store::{Columns, StoredCell};
 
 /// Begins the columns of contenders that choose.
 const CHOOSING: &str = "choosing/";
+/// The column of the floor. It sorts between flags and numbers.
+pub const FLOOR: &str = "floor";
 /// Begins the columns of numbers.
 const NUMBER: &str = "number/";
+/// The column after all of them.
+const END: &str = "number0";
 /// The column of the value.
 pub const VALUE: &str = "value";
 
-/// The bits of a seq that tell contenders with one number apart.
+/// A number is followed by this many bits that tell contenders with one number apart.
 const CONTENDER_BITS: u32 = 20;
-/// How many contenders can be told apart by these bits.
+/// How many contenders these bits tell apart.
 pub const CONTENDERS: u64 = 1 << CONTENDER_BITS;
 /// The last number that leaves room for them.
 const NUMBER_MAX: u64 = (1 << (62 - CONTENDER_BITS)) - 1;
@@ -31,22 +40,14 @@ const NUMBER_MAX: u64 = (1 << (62 - CONTENDER_BITS)) - 1;
 /// How long a contender may choose. A crashed one blocks others for as long.
 pub const CHOOSING_TTL: Duration = Duration::from_secs(4);
 
-/// All contenders that choose or have a number.
+/// Flags, floor and numbers.
 pub fn contenders() -> Columns {
-    Columns::Between(
-        CHOOSING.to_owned(),
-        format!("{}0", NUMBER.trim_end_matches('/')),
-    )
+    Columns::Between(CHOOSING.to_owned(), END.to_owned())
 }
 
-/// All numbers.
+/// Floor and numbers.
 pub fn numbers() -> Columns {
-    Columns::starting(NUMBER)
-}
-
-/// The part of a seq that tells contenders apart.
-fn contender(seq: Seq) -> u64 {
-    seq.0 % CONTENDERS
+    Columns::Between(FLOOR.to_owned(), END.to_owned())
 }
 
 /// The column of the flag of a contender that chooses.
@@ -56,7 +57,7 @@ pub fn choosing_column(tag: Tag, contender: u64) -> String {
 
 /// The column of the number of a contender.
 pub fn number_column(tag: Tag, seq: Seq) -> String {
-    format!("{NUMBER}{tag:?}-{:05x}", contender(seq))
+    format!("{NUMBER}{tag:?}-{:05x}", seq.0 % CONTENDERS)
 }
 
 /// The column with the entry of a request.
@@ -64,29 +65,52 @@ pub fn request_column(tag: Tag) -> String {
     format!("request/{tag:?}")
 }
 
-/// The next seq after these, for this contender: a number above all, and the contender.
+/// The floor; 0 before the first holder.
+pub fn floor(cells: &[StoredCell]) -> u64 {
+    let floor = cells.iter().find(|cell| cell.column == FLOOR);
+    let bytes = floor.and_then(|cell| cell.value.as_ref().try_into().ok());
+    bytes.map_or(0, u64::from_be_bytes)
+}
+
+/// The cell of a floor.
+pub fn floor_cell(seq: Seq) -> Bytes {
+    Bytes::copy_from_slice(&seq.0.to_be_bytes())
+}
+
+/// The next seq after all that are seen, for this contender: a number, and the contender.
 pub fn next_seq(cells: &[StoredCell], contender: u64) -> Result<Seq, EngineError> {
-    let mut last = 0;
-    for cell in cells.iter().filter(|cell| cell.column.starts_with(NUMBER)) {
-        last = last.max(StoredEntry::decoded(&cell.value)?.seq / CONTENDERS);
-    }
-    match last {
+    let queue = queue(cells)?;
+    let last = queue.entries.last().map_or(0, |last| last.seq.0);
+    match last.max(floor(cells)) / CONTENDERS {
         NUMBER_MAX.. => Err(EngineError::KeyUsedUp(
-            "the numbers of this key are used up until its queue is empty".to_owned(),
+            "this key has given out all its numbers".to_owned(),
         )),
         last => Ok(Seq((last + 1) * CONTENDERS + contender)),
     }
 }
 
-/// The flags of all contenders that choose, but this one.
-pub fn others_choosing(cells: &[StoredCell], own: &str) -> Vec<String> {
+/// The flags of all contenders that choose.
+pub fn choosing(cells: &[StoredCell]) -> Vec<String> {
     let flags = cells.iter().map(|cell| &cell.column);
-    let others = flags.filter(|column| column.starts_with(CHOOSING) && *column != own);
-    others.cloned().collect()
+    flags
+        .filter(|column| column.starts_with(CHOOSING))
+        .cloned()
+        .collect()
 }
 
-/// The queue: the numbers in their order. Equal numbers are ordered by the rest of the seq, then by the tag.
+/// The numbers that earlier tries of this request left behind.
+pub fn ghosts(cells: &[StoredCell], tag: Tag) -> Vec<String> {
+    let own = format!("{NUMBER}{tag:?}-");
+    let numbers = cells.iter().map(|cell| &cell.column);
+    numbers
+        .filter(|column| column.starts_with(&own))
+        .cloned()
+        .collect()
+}
+
+/// The queue: the numbers from the floor on, in their order. Equal numbers are ordered by contender, then by tag.
 pub fn queue(cells: &[StoredCell]) -> Result<Queue, EngineError> {
+    let floor = floor(cells);
     let numbers = cells.iter().filter(|cell| cell.column.starts_with(NUMBER));
     let entries = numbers.map(|cell| {
         let entry = StoredEntry::decoded(&cell.value)?;
@@ -97,12 +121,12 @@ pub fn queue(cells: &[StoredCell]) -> Result<Queue, EngineError> {
         })
     });
     let mut entries: Vec<QueueEntry> = entries.collect::<Result<_, EngineError>>()?;
+    entries.retain(|entry| entry.seq.0 >= floor);
     entries.sort_by(|a, b| (a.seq, &a.entry.tag).cmp(&(b.seq, &b.entry.tag)));
-    let next = entries.last().map_or(0, |last| last.seq.0) + 1;
+    let last = entries.last().map_or(floor, |last| last.seq.0);
     Ok(Queue {
         entries,
-        next,
+        next: last + 1,
         token: 0,
-        unsynced: false,
     })
 }

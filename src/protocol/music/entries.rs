@@ -4,84 +4,120 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::rules::{GUARD, Guard, WRITTEN, entry_column, request_column};
-use super::{Music, REQUEST_KEPT, TRIES_MAX, too_many_tries};
+use super::rules::{GUARD, Guard, VALUE, entry_column, entry_seq, request_column};
 use crate::engine::EngineError;
-use crate::lock::{EndedAs, KeyId, LockRef, Seq, Tag};
+use crate::lock::{EndedAs, KeyId, LockRef, Seq};
 use crate::protocol::cells::{cell, delete, put, unavailable};
-use crate::protocol::entry::{StoredEntry, StoredRequest};
-use crate::store::{CellSwap, Columns, Currency, Swap};
+use crate::protocol::entry::{StoredEntry, StoredRequest, request_ttl};
+use crate::protocol::leaderless::Parts;
+use crate::protocol::queue::LiveEntry;
+use crate::store::{CellSwap, Columns, Currency, StoredCell, Swap};
 
 /// A live entry, with its cells.
-pub(super) struct Live {
+pub struct Live {
     pub guard: Guard,
     pub guard_cell: Option<Bytes>,
     pub entry: StoredEntry,
-    pub entry_cell: Bytes,
     pub request: StoredRequest,
     /// The rest of its life.
     pub left: Duration,
-    /// The timestamp of its last acknowledged write, or of one before.
-    pub written: u64,
+    /// The value, if it was read.
+    pub value: Option<StoredCell>,
+}
+
+impl LiveEntry for Live {
+    fn entry(&self) -> &StoredEntry {
+        &self.entry
+    }
+
+    fn left(&self) -> Duration {
+        self.left
+    }
+}
+
+/// How often a call swaps before it gives up: each failure is the success of another call.
+pub(super) const TRIES_MAX: usize = 200;
+
+/// The protocol. Cheap to clone.
+#[derive(Clone)]
+pub struct Music {
+    pub(super) parts: Parts,
+}
+
+pub(super) fn too_many_tries() -> EngineError {
+    EngineError::Unavailable("too many calls change this key at once".to_owned())
 }
 
 impl Music {
-    /// The entry of a lockRef, if it lives.
-    pub(super) async fn live(
+    pub fn new(parts: Parts) -> Music {
+        Music { parts }
+    }
+
+    pub(super) async fn cells_of(
         &self,
         id: &KeyId,
-        seq: Seq,
-        tag: Tag,
+        columns: &Columns,
         currency: Currency,
-    ) -> Result<Result<Live, EngineError>, EngineError> {
-        let (entry_column, request_column) = (entry_column(seq), request_column(tag));
-        let names = [GUARD, WRITTEN, &entry_column, &request_column];
-        let names = Columns::Named(names.map(str::to_owned).to_vec());
-        let cells = self.cells_of(id, &names, currency).await?;
-        let guard_cell = cell(&cells, GUARD).map(|cell| cell.value.clone());
-        let guard = Guard::of(guard_cell.as_ref())?;
-        let request = cell(&cells, &request_column);
-        let request = request
-            .map(|cell| StoredRequest::decoded(&cell.value))
-            .transpose()?;
-        let request = request.filter(|request| request.seq == seq.0);
-        let entry = cell(&cells, &entry_column);
-        let (Some(request), Some(entry)) = (&request, entry) else {
-            return Ok(Err(match request {
-                Some(request) => EngineError::Ended(request.ended_as()),
+    ) -> Result<Vec<StoredCell>, EngineError> {
+        let read = self.parts.cells()?.read_cells(id, columns, currency).await;
+        read.map_err(|error| unavailable(&error))
+    }
+
+    /// The entry of a lockRef, if it lives, with the value if that is asked for.
+    pub(super) async fn live_at(
+        &self,
+        lock_ref: &LockRef,
+        reads_value: bool,
+        mut currency: Currency,
+    ) -> Result<Live, EngineError> {
+        let (id, seq) = (lock_ref.key_id(), lock_ref.seq);
+        let (entry_column, request_column) = (entry_column(seq), request_column(lock_ref.tag));
+        let mut names = vec![
+            GUARD.to_owned(),
+            entry_column.clone(),
+            request_column.clone(),
+        ];
+        names.extend(reads_value.then(|| VALUE.to_owned()));
+        let names = Columns::Named(names);
+        loop {
+            let mut cells = self.cells_of(&id, &names, currency).await?;
+            let guard_cell = cell(&cells, GUARD).map(|cell| cell.value.clone());
+            let guard = Guard::of(guard_cell.as_ref())?;
+            let request = cell(&cells, &request_column);
+            let request = request
+                .map(|cell| StoredRequest::decoded(&cell.value))
+                .transpose()?;
+            let request = request.filter(|request| request.seq == seq.0);
+            let entry = cell(&cells, &entry_column);
+            let (request, entry) = match (request, entry) {
+                (Some(request), Some(entry)) if seq.0 > guard.passed && request.end.is_none() => {
+                    (request, entry)
+                }
+                // A read may show a part of a transaction.
+                (Some(StoredRequest { end: None, .. }), _)
+                    if currency == Currency::Acknowledged =>
+                {
+                    currency = Currency::Settled;
+                    continue;
+                }
+                (Some(request), _) => return Err(EngineError::Ended(request.ended_as())),
                 // It is of another secret.
-                None if entry.is_some() || seq.0 > guard.issued => EngineError::NeverIssued,
-                None => EngineError::Ended(EndedAs::NoLongerKept),
-            }));
-        };
-        Ok(Ok(Live {
-            guard,
-            guard_cell,
-            entry: StoredEntry::decoded(&entry.value)?,
-            entry_cell: entry.value.clone(),
-            request: request.clone(),
-            left: entry.left.unwrap_or_default(),
-            written: cell(&cells, WRITTEN).map_or(0, |cell| cell.timestamp),
-        }))
-    }
-
-    pub(super) async fn live_of(&self, lock_ref: &LockRef) -> Result<Live, EngineError> {
-        let id = lock_ref.key_id();
-        self.live(&id, lock_ref.seq, lock_ref.tag, Currency::Acknowledged)
-            .await?
-    }
-
-    /// The live entry that holds the key by the grant in this lockRef.
-    pub(super) async fn holder(&self, lock_ref: &LockRef) -> Result<Live, EngineError> {
-        let grant = lock_ref.grant.ok_or(EngineError::NoGrant)?;
-        let live = self.live_of(lock_ref).await?;
-        let is_granted = grant.0 == lock_ref.seq.0 && !live.guard.needs_sync(lock_ref.seq);
-        let ahead = self
-            .ahead(&lock_ref.key_id(), &live.guard, lock_ref.seq)
-            .await?;
-        match is_granted && ahead == 0 {
-            true => Ok(live),
-            false => Err(EngineError::GrantSuperseded),
+                (None, entry) if entry.is_some() || seq.0 > guard.issued => {
+                    return Err(EngineError::NeverIssued);
+                }
+                (None, _) => return Err(EngineError::Ended(EndedAs::NoLongerKept)),
+            };
+            return Ok(Live {
+                guard,
+                guard_cell,
+                entry: StoredEntry::decoded(&entry.value)?,
+                request,
+                left: entry.left.unwrap_or_default(),
+                value: cells
+                    .iter()
+                    .position(|cell| cell.column == VALUE)
+                    .map(|at| cells.swap_remove(at)),
+            });
         }
     }
 
@@ -101,84 +137,140 @@ impl Music {
         }
     }
 
-    /// Renews an entry that has lived for a quarter of its TTL, and answers the rest of its life.
+    /// Swaps the guard, and begins the TTL of the entry anew; `None` if that took effect, else how current the next read must be.
+    pub(super) async fn swapped_with_renewal(
+        &self,
+        lock_ref: &LockRef,
+        live: &mut Live,
+        guard: Guard,
+    ) -> Result<Option<Currency>, EngineError> {
+        let ttl = live.entry.ttl();
+        let (entry, request) = (live.entry.encoded(), live.request.encoded());
+        let swap = CellSwap {
+            expected: live.guard_cell.clone(),
+            first: put(GUARD, guard.encoded(), None),
+            others: vec![
+                put(entry_column(lock_ref.seq), entry, Some(ttl)),
+                put(
+                    request_column(lock_ref.tag),
+                    request,
+                    Some(request_ttl(ttl)),
+                ),
+            ],
+        };
+        let met = self.swapped(&lock_ref.key_id(), &swap).await?;
+        if met.is_none() {
+            live.left = ttl;
+            live.guard_cell = Some(guard.encoded());
+            live.guard = guard;
+        }
+        Ok(met)
+    }
+
+    /// Renews an entry that has lived for a quarter of its TTL.
     pub(super) async fn renewed(
         &self,
         lock_ref: &LockRef,
         live: &mut Live,
     ) -> Result<(), EngineError> {
-        let id = lock_ref.key_id();
         for _ in 0..TRIES_MAX {
-            let ttl = live.entry.ttl();
-            if live.left > ttl * 3 / 4 {
+            if live.left > live.entry.ttl() * 3 / 4 {
                 return Ok(());
             }
-            let swap = CellSwap {
-                expected: Some(live.entry_cell.clone()),
-                first: put(
-                    entry_column(lock_ref.seq),
-                    live.entry_cell.clone(),
-                    Some(ttl),
-                ),
-                others: vec![put(
-                    request_column(lock_ref.tag),
-                    live.request.encoded(),
-                    Some(ttl + REQUEST_KEPT),
-                )],
-            };
-            let currency = match self.cells()?.swap_cells(&id, &swap).await {
-                Swap::Applied => {
-                    live.left = ttl;
-                    return Ok(());
-                }
-                Swap::Conflict(_) => Currency::Acknowledged,
-                Swap::Unknown(_) => Currency::Settled,
-                Swap::NotStarted(error) => return Err(unavailable(&error)),
-            };
-            *live = self
-                .live(&id, lock_ref.seq, lock_ref.tag, currency)
-                .await??;
+            let guard = live.guard.swapped();
+            if let Some(currency) = self.swapped_with_renewal(lock_ref, live, guard).await? {
+                *live = self.live_at(lock_ref, false, currency).await?;
+            }
         }
         Err(too_many_tries())
     }
 
-    /// Ends a live entry, and records how.
-    pub(super) async fn end(
+    /// Makes the first live entry the holder, if it is this one and the guard does not name it yet. Answers the number of entries
+    /// ahead.
+    pub(super) async fn claimed(
         &self,
-        id: &KeyId,
-        seq: Seq,
-        tag: Tag,
-        mut live: Live,
-        ended: StoredRequest,
-    ) -> Result<bool, EngineError> {
-        let is_release = matches!(ended.ended_as(), EndedAs::Released);
+        lock_ref: &LockRef,
+        live: &Live,
+    ) -> Result<usize, EngineError> {
+        let (id, seq) = (lock_ref.key_id(), lock_ref.seq);
+        let (mut guard, mut guard_cell) = (live.guard, live.guard_cell.clone());
         for _ in 0..TRIES_MAX {
-            let is_first = self.ahead(id, &live.guard, seq).await? == 0;
-            let record = put(request_column(tag), ended.encoded(), Some(REQUEST_KEPT));
-            let swap = match is_first {
-                true => {
-                    let is_settled = is_release && self.is_settled(id, seq).await?;
-                    let next = live.guard.without_first(seq, is_settled);
-                    CellSwap {
-                        expected: live.guard_cell.clone(),
-                        first: put(GUARD, next.encoded(), None),
-                        others: vec![record, delete(entry_column(seq))],
-                    }
-                }
-                false => CellSwap {
-                    expected: Some(live.entry_cell.clone()),
-                    first: delete(entry_column(seq)),
-                    others: vec![record],
-                },
+            if guard.holder == seq.0 {
+                return Ok(0);
+            }
+            let position = self.ahead(&id, &guard, seq).await?;
+            if position > 0 {
+                return Ok(position);
+            }
+            let swap = CellSwap {
+                expected: guard_cell,
+                first: put(GUARD, guard.held_by(seq).encoded(), None),
+                others: Vec::new(),
             };
-            let currency = match self.cells()?.swap_cells(id, &swap).await {
-                Swap::Applied => return Ok(is_first),
-                Swap::Conflict(_) => Currency::Acknowledged,
-                Swap::Unknown(_) => Currency::Settled,
-                Swap::NotStarted(error) => return Err(unavailable(&error)),
+            let Some(currency) = self.swapped(&id, &swap).await? else {
+                return Ok(0);
             };
-            live = self.live(id, seq, tag, currency).await??;
+            let live = self.live_at(lock_ref, false, currency).await?;
+            (guard, guard_cell) = (live.guard, live.guard_cell);
         }
         Err(too_many_tries())
+    }
+
+    /// Ends a live entry, and records how. Answers whether it held the key.
+    pub(super) async fn ended(
+        &self,
+        lock_ref: &LockRef,
+        mut live: Live,
+        how: &StoredRequest,
+    ) -> Result<bool, EngineError> {
+        let (id, seq) = (lock_ref.key_id(), lock_ref.seq);
+        for _ in 0..TRIES_MAX {
+            let is_holder = live.guard.holder == seq.0;
+            let guard = match is_holder {
+                true => {
+                    let behind = live.guard.behind(seq);
+                    let behind = self.cells_of(&id, &behind, Currency::Acknowledged).await?;
+                    let next = behind.first().and_then(|cell| entry_seq(&cell.column));
+                    live.guard.ended(next)
+                }
+                false => live.guard.swapped(),
+            };
+            let kept = request_ttl(live.entry.ttl());
+            let swap = CellSwap {
+                expected: live.guard_cell.clone(),
+                first: put(GUARD, guard.encoded(), None),
+                others: vec![
+                    put(request_column(lock_ref.tag), how.encoded(), Some(kept)),
+                    delete(entry_column(seq)),
+                ],
+            };
+            let Some(currency) = self.swapped(&id, &swap).await? else {
+                return Ok(is_holder);
+            };
+            live = match self.live_at(lock_ref, false, currency).await {
+                // By this call.
+                Err(EngineError::Ended(ended))
+                    if currency == Currency::Settled && ended == how.ended_as() =>
+                {
+                    return Ok(is_holder);
+                }
+                live => live?,
+            };
+        }
+        Err(too_many_tries())
+    }
+
+    /// Swaps cells; `None` if that took effect, else how current the next read must be.
+    pub(super) async fn swapped(
+        &self,
+        id: &KeyId,
+        swap: &CellSwap,
+    ) -> Result<Option<Currency>, EngineError> {
+        match self.parts.cells()?.swap_cells(id, swap).await {
+            Swap::Applied => Ok(None),
+            Swap::Conflict(_) => Ok(Some(Currency::Acknowledged)),
+            Swap::Unknown(_) => Ok(Some(Currency::Settled)),
+            Swap::NotStarted(error) => Err(unavailable(&error)),
+        }
     }
 }

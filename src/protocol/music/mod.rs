@@ -4,403 +4,88 @@
 
 mod entries;
 mod rules;
-mod values;
-
-use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::time::Instant;
+use bytes::Bytes;
 
-use self::rules::{
-    GUARD, Guard, VALUE, call_no_of, entry_column, entry_seq, is_intent_of, request_column,
-    value_and_intents,
-};
-use super::cells::{cell, delete, put, unavailable};
-use super::entry::{StoredEntry, StoredRequest};
-use super::leaderless::{Leaderless, LeaderlessWatch, Parts};
-use super::polls::Polls;
-use super::queue::{self, Queue, QueueEntry, Queued};
+pub use self::entries::Music;
+use self::entries::{Live, TRIES_MAX, too_many_tries};
+use self::rules::{GUARD, Guard, VALUE, entry_column, entry_seq, read_column, request_column};
+use super::ProtocolKind;
+use super::cells::{cell, put, unavailable};
+use super::entry::{StoredEntry, StoredRequest, request_ttl};
+use super::leaderless::Parts;
+use super::queue::{self, Queue, QueueEntry, Queueing};
 use super::value::{value_cell, value_in};
-use super::{LockProtocol, ProtocolKind};
-use crate::engine::{
-    Acquired, ClosedSession, CreateCall, CreatedLockRef, Described, Done, EngineError,
-    ForceReleased, KeyFilter, LeaseId, LockStatus, Mutation, Page, Renewed, SessionCall, Value,
-};
-use crate::lock::{EndedAs, EntryName, Key, KeyId, LockRef, Seq, SessionId};
-use crate::store::{CellChange, CellStore, CellSwap, Columns, Currency, StoredCell, Swap, Written};
-
-/// How long the record of a request outlives its entry: for as long a client may still ask how the entry ended.
-const REQUEST_KEPT: Duration = Duration::from_secs(600);
-/// How often a call swaps before it gives up: each failure is the success of another call.
-const TRIES_MAX: usize = 200;
-
-/// The tables with this protocol. Cheap to clone.
-#[derive(Clone)]
-pub struct Music {
-    parts: Parts,
-    polls: Arc<Polls<Queue>>,
-}
-
-fn too_many_tries() -> EngineError {
-    EngineError::Unavailable("too many calls change this key at once".to_owned())
-}
+use crate::engine::{CreateCall, EngineError, LockStatus, Mutation, Value};
+use crate::lock::{Fence, KeyId, LockRef, Seq};
+use crate::store::{CellChange, CellSwap, Columns, Currency, Written};
 
 impl Music {
-    pub fn new(parts: Parts) -> Music {
-        Music {
-            parts,
-            polls: Arc::default(),
-        }
-    }
-
-    fn cells(&self) -> Result<&dyn CellStore, EngineError> {
-        self.parts.cells()
-    }
-
-    async fn cells_of(
+    async fn write_plainly(
         &self,
         id: &KeyId,
-        columns: &Columns,
-        currency: Currency,
-    ) -> Result<Vec<StoredCell>, EngineError> {
-        let read = self.cells()?.read_cells(id, columns, currency).await;
-        read.map_err(|error| unavailable(&error))
-    }
-}
-
-#[async_trait]
-impl LockProtocol for Music {
-    async fn create(&self, call: CreateCall) -> Result<CreatedLockRef, EngineError> {
-        let ttl_ms = self.kind().own_ttl(&call.live_by)?;
-        let id = call.id.clone();
-        let entry = StoredEntry::new(&call, ttl_ms, self.parts.clock.wall_ms());
-        let request_column = request_column(call.tag);
-        let names = Columns::Named(vec![GUARD.to_owned(), request_column.clone()]);
-        let mut currency = Currency::Acknowledged;
-        for _ in 0..TRIES_MAX {
-            let cells = self.cells_of(&id, &names, currency).await?;
-            if let Some(request) = cell(&cells, &request_column) {
-                let seq = Seq(StoredRequest::decoded(&request.value)?.seq);
-                let live = self
-                    .live(&id, seq, call.tag, Currency::Acknowledged)
-                    .await??;
-                if let Some(field) = live.entry.differs_from(&call, ttl_ms) {
-                    return Err(EngineError::RequestMismatch { field });
-                }
-                return self
-                    .created(&call, seq, &live.guard, (live.entry.ttl(), live.left), true)
-                    .await;
-            }
-            let guard_cell = cell(&cells, GUARD).map(|cell| cell.value.clone());
-            let guard = Guard::of(guard_cell.as_ref())?;
-            let next = guard.created()?;
-            let max = self.parts.limits.entries_per_key_max;
-            if guard.issued - guard.passed >= max as u64
-                && self.cells_of(&id, &guard.entries(), currency).await?.len() >= max
-            {
-                return Err(EngineError::Exhausted {
-                    what: "entries_per_key_max",
-                    limit: max as u64,
-                });
-            }
-            let seq = Seq(next.issued);
-            let swap = CellSwap {
-                expected: guard_cell,
-                first: put(GUARD, next.encoded(), None),
-                others: vec![
-                    put(entry_column(seq), entry.encoded(), Some(entry.ttl())),
-                    put(
-                        request_column.clone(),
-                        StoredRequest::live(seq).encoded(),
-                        Some(entry.ttl() + REQUEST_KEPT),
-                    ),
-                ],
-            };
-            currency = match self.cells()?.swap_cells(&id, &swap).await {
-                Swap::Applied => {
-                    return self
-                        .created(&call, seq, &next, (entry.ttl(), entry.ttl()), false)
-                        .await;
-                }
-                Swap::Conflict(_) => Currency::Acknowledged,
-                Swap::Unknown(_) => Currency::Settled,
-                Swap::NotStarted(error) => return Err(unavailable(&error)),
-            };
+        change: CellChange,
+        timestamp: u64,
+    ) -> Result<(), EngineError> {
+        match self
+            .parts
+            .cells()?
+            .write_cells(id, &[change], timestamp)
+            .await
+        {
+            Written::Done => Ok(()),
+            Written::Unknown(error) => Err(EngineError::WriteUnknown(error.to_string())),
+            Written::NotStarted(error) => Err(unavailable(&error)),
         }
-        Err(too_many_tries())
     }
 
-    async fn acquire(
+    /// Notes the call_no of a read. A write with a lower one, which its client has given up, is refused from then on.
+    async fn note_read(
         &self,
         lock_ref: &LockRef,
-        wait: Duration,
-        read_value: bool,
-    ) -> Result<Acquired, EngineError> {
-        let id = lock_ref.key_id();
-        let mut live = self.live_of(lock_ref).await?;
-        self.renewed(lock_ref, &mut live).await?;
-        let ttl = live.entry.ttl();
-        let until = Instant::now() + wait.min(self.parts.limits.wait_max()).min(ttl * 2 / 3);
-        let mut status = self
-            .status(&id, lock_ref.seq, &live.guard, read_value)
-            .await?;
-        if matches!(status, LockStatus::Waiting { .. }) && !wait.is_zero() {
-            queue::until_first(self, lock_ref, until).await;
-            live = self.live_of(lock_ref).await?;
-            status = self
-                .status(&id, lock_ref.seq, &live.guard, read_value)
-                .await?;
-        }
-        let grant = match &status {
-            LockStatus::Held { grant, .. } => Some(*grant),
-            LockStatus::Waiting { .. } => None,
-        };
-        Ok(Acquired {
-            lock_ref: LockRef {
-                grant,
-                ..lock_ref.clone()
-            },
-            status,
-            valid_for: live.left,
-            durable: true,
-        })
-    }
-
-    async fn release(
-        &self,
-        lock_ref: &LockRef,
-        put: Option<Mutation>,
+        live: &Live,
         call_no: u64,
-    ) -> Result<bool, EngineError> {
-        let id = lock_ref.key_id();
-        let live = match put {
-            None => match self.live_of(lock_ref).await {
-                Err(EngineError::Ended(EndedAs::Released)) => return Ok(true),
-                live => live?,
-            },
-            Some(mutation) => {
-                let mut live = self.holder(lock_ref).await?;
-                let timestamp = self.timestamp(lock_ref, &mut live, call_no).await?;
-                // Its own earlier try may have written the same.
-                if live.written < timestamp {
-                    let ttl = live.entry.ttl();
-                    self.write(&id, value_cell(&mutation), timestamp, ttl)
-                        .await?;
-                }
-                live
-            }
-        };
-        let ended = StoredRequest::released(lock_ref.seq);
-        match self.end(&id, lock_ref.seq, lock_ref.tag, live, ended).await {
-            Err(EngineError::Ended(EndedAs::Released)) => Ok(false),
-            ended => ended.map(|_| false),
-        }
+    ) -> Result<(), EngineError> {
+        let number = Bytes::copy_from_slice(&call_no.to_be_bytes());
+        let kept = Some(request_ttl(live.entry.ttl()));
+        let note = put(read_column(lock_ref.seq), number, kept);
+        let timestamp = call_no.min(Fence::MAX);
+        let noted = self
+            .write_plainly(&lock_ref.key_id(), note, timestamp)
+            .await;
+        noted.map_err(|error| EngineError::Unavailable(error.to_string()))
     }
 
-    async fn critical_get(
-        &self,
-        lock_ref: &LockRef,
-        call_no: u64,
-    ) -> Result<Done<Value>, EngineError> {
-        let id = lock_ref.key_id();
-        let mut live = self.holder(lock_ref).await?;
+    /// The highest call_no of a read of this holder.
+    async fn last_read(&self, lock_ref: &LockRef) -> Result<u64, EngineError> {
+        let columns = Columns::Named(vec![read_column(lock_ref.seq)]);
         let cells = self
-            .cells_of(&id, &value_and_intents(), Currency::Acknowledged)
+            .cells_of(&lock_ref.key_id(), &columns, Currency::Acknowledged)
             .await?;
-        let value = cell(&cells, VALUE).map(|cell| cell.value.clone());
-        let in_doubt = |cell: &&StoredCell| is_intent_of(&cell.column, lock_ref.seq);
-        let in_doubt: Vec<CellChange> = cells
-            .iter()
-            .filter(in_doubt)
-            .map(|cell| delete(cell.column.clone()))
-            .collect();
-        if !in_doubt.is_empty() {
-            // A write of its own may come yet: what is answered here is written again above it.
-            let timestamp = self.timestamp(lock_ref, &mut live, call_no).await?;
-            let rewritten = value
-                .clone()
-                .unwrap_or_else(|| value_cell(&Mutation::Delete));
-            self.write(&id, rewritten, timestamp, live.entry.ttl())
-                .await?;
-            match self.cells()?.write_cells(&id, &in_doubt, timestamp).await {
-                Written::Done => {}
-                Written::Unknown(error) | Written::NotStarted(error) => {
-                    return Err(unavailable(&error));
-                }
-            }
-        }
-        self.renewed(lock_ref, &mut live).await?;
-        Ok(Done {
-            value: value_in(value.as_ref()),
-            valid_for: live.left,
-            durable: true,
-        })
-    }
-
-    async fn critical_write(
-        &self,
-        lock_ref: &LockRef,
-        mutation: Mutation,
-        call_no: u64,
-    ) -> Result<Done<()>, EngineError> {
-        let id = lock_ref.key_id();
-        let mut live = self.holder(lock_ref).await?;
-        let timestamp = self.timestamp(lock_ref, &mut live, call_no).await?;
-        if timestamp <= live.written {
-            return Err(EngineError::CallNoNotAbove {
-                given: call_no,
-                last: call_no_of(live.written),
-            });
-        }
-        self.write(&id, value_cell(&mutation), timestamp, live.entry.ttl())
-            .await?;
-        // The write is done, so a lock that cannot be renewed is not an error of this call.
-        if self.renewed(lock_ref, &mut live).await.is_err() {
-            live.left = Duration::ZERO;
-        }
-        Ok(Done {
-            value: (),
-            valid_for: live.left,
-            durable: true,
-        })
-    }
-
-    async fn renew(&self, lease: &LeaseId) -> Result<Renewed, EngineError> {
-        let LeaseId::LockRef(lock_ref) = lease else {
-            return Err(EngineError::SessionEnded);
-        };
-        let mut live = self.live_of(lock_ref).await?;
-        self.renewed(lock_ref, &mut live).await?;
-        Ok(Renewed {
-            ttl: live.entry.ttl(),
-            disconnect_grace: None,
-            valid_for: live.left,
-            durable: true,
-        })
-    }
-
-    async fn renew_on_stream(&self, lease: &LeaseId) -> Result<Renewed, EngineError> {
-        self.renew(lease).await
-    }
-
-    async fn force_release(
-        &self,
-        name: &EntryName,
-        by: &str,
-        why: &str,
-    ) -> Result<ForceReleased, EngineError> {
-        let id = name.key_id();
-        let queue = self.queue(&id).await?;
-        let entry = queue.entries.iter().find(|entry| entry.seq == name.seq);
-        let Some(tag) = entry.and_then(|entry| entry.entry.tag()) else {
-            return match name.seq.0 >= queue.next {
-                true => Err(EngineError::NeverIssued),
-                false => Ok(ForceReleased {
-                    already_released: true,
-                    was_holder: false,
-                }),
-            };
-        };
-        let live = self
-            .live(&id, name.seq, tag, Currency::Acknowledged)
-            .await?;
-        let ended = StoredRequest::forced(name.seq, by, why);
-        let ended = match live {
-            Ok(live) => self.end(&id, name.seq, tag, live, ended).await,
-            Err(ended) => Err(ended),
-        };
-        match ended {
-            Ok(was_holder) => Ok(ForceReleased {
-                already_released: false,
-                was_holder,
-            }),
-            Err(EngineError::Ended(_)) => Ok(ForceReleased {
-                already_released: true,
-                was_holder: false,
-            }),
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn open_session(&self, _call: SessionCall) -> Result<Renewed, EngineError> {
-        Err(EngineError::SessionEnded)
-    }
-
-    async fn close_session(&self, _session: SessionId) -> Result<ClosedSession, EngineError> {
-        Err(EngineError::SessionEnded)
+        let bytes = cells
+            .first()
+            .and_then(|cell| cell.value.as_ref().try_into().ok());
+        Ok(bytes.map_or(0, u64::from_be_bytes))
     }
 }
 
-impl Music {
-    async fn created(
-        &self,
-        call: &CreateCall,
-        seq: Seq,
-        guard: &Guard,
-        (ttl, left): (Duration, Duration),
-        existed: bool,
-    ) -> Result<CreatedLockRef, EngineError> {
-        let status = self.status(&call.id, seq, guard, call.read_value).await?;
-        let grant = match &status {
-            LockStatus::Held { grant, .. } => Some(*grant),
-            LockStatus::Waiting { .. } => None,
-        };
-        let lock_ref = LockRef {
-            table: call.id.table.clone(),
-            key: call.id.key.clone(),
-            seq,
-            tag: call.tag,
-            grant,
-        };
-        Ok(CreatedLockRef {
-            lease: LeaseId::LockRef(lock_ref.without_grant()),
-            lock_ref,
-            status,
-            ttl,
-            valid_for: left,
-            durable: true,
-            existed,
-        })
+/// Fails unless this entry holds the key by the grant in its lockRef.
+fn holds(lock_ref: &LockRef, live: &Live) -> Result<(), EngineError> {
+    let grant = lock_ref.grant.ok_or(EngineError::NoGrant)?;
+    match grant.0 == lock_ref.seq.0 && live.guard.holder == lock_ref.seq.0 {
+        true => Ok(()),
+        false => Err(EngineError::GrantSuperseded),
     }
 }
 
 #[async_trait]
-impl Leaderless for Music {
-    fn kind(&self) -> ProtocolKind {
-        ProtocolKind::Music
-    }
+impl Queueing for Music {
+    const KIND: ProtocolKind = ProtocolKind::Music;
+    type Live = Live;
 
-    async fn read(&self, id: &KeyId) -> Result<Value, EngineError> {
-        self.value(id).await
-    }
-
-    async fn watch(&self, lock_ref: &LockRef) -> Result<LeaderlessWatch, EngineError> {
-        let mut live = self.live_of(lock_ref).await?;
-        self.renewed(lock_ref, &mut live).await?;
-        Ok(queue::watch(self, lock_ref))
-    }
-
-    async fn describe(&self, id: &KeyId) -> Result<Described, EngineError> {
-        Ok(self.queue(id).await?.described(id))
-    }
-
-    async fn list(
-        &self,
-        filter: &KeyFilter,
-        limit: usize,
-    ) -> Result<Page<Described, Key>, EngineError> {
-        queue::list(self, filter, limit).await
-    }
-}
-
-impl Queued for Music {
     fn parts(&self) -> &Parts {
         &self.parts
-    }
-
-    fn polls(&self) -> &Polls<Queue> {
-        &self.polls
     }
 
     async fn queue(&self, id: &KeyId) -> Result<Queue, EngineError> {
@@ -417,12 +102,195 @@ impl Queued for Music {
             Some(entry.map(|entry| QueueEntry { seq, entry, left }))
         });
         let entries = entries.collect::<Result<Vec<_>, _>>()?;
-        let first = entries.first().map(|first| first.seq);
         Ok(Queue {
             next: guard.issued + 1,
-            token: first.map_or(guard.passed, |seq| seq.0),
-            unsynced: first.is_some_and(|seq| guard.needs_sync(seq)),
+            token: guard.holder.max(guard.passed),
             entries,
         })
+    }
+
+    async fn enter(
+        &self,
+        call: &CreateCall,
+        entry: StoredEntry,
+    ) -> Result<(Seq, Live, bool), EngineError> {
+        let id = &call.id;
+        let request_column = request_column(call.tag);
+        let names = Columns::Named(vec![GUARD.to_owned(), request_column.clone()]);
+        let mut currency = Currency::Acknowledged;
+        for _ in 0..TRIES_MAX {
+            let cells = self.cells_of(id, &names, currency).await?;
+            if let Some(request) = cell(&cells, &request_column) {
+                let seq = Seq(StoredRequest::decoded(&request.value)?.seq);
+                let live = self.live(&queue::lock_ref(id, seq, call.tag)).await?;
+                return Ok((seq, live, true));
+            }
+            let guard_cell = cell(&cells, GUARD).map(|cell| cell.value.clone());
+            let guard = Guard::of(guard_cell.as_ref())?;
+            let next = guard.created()?;
+            let max = self.parts.limits.entries_per_key_max;
+            if guard.issued - guard.passed >= max as u64
+                && self.cells_of(id, &guard.entries(), currency).await?.len() >= max
+            {
+                return Err(EngineError::Exhausted {
+                    what: "entries_per_key_max",
+                    limit: max as u64,
+                });
+            }
+            let seq = Seq(next.issued);
+            let request = StoredRequest::live(seq);
+            let ttl = entry.ttl();
+            let swap = CellSwap {
+                expected: guard_cell,
+                first: put(GUARD, next.encoded(), None),
+                others: vec![
+                    put(entry_column(seq), entry.encoded(), Some(ttl)),
+                    put(
+                        request_column.clone(),
+                        request.encoded(),
+                        Some(request_ttl(ttl)),
+                    ),
+                ],
+            };
+            let Some(next_read) = self.swapped(id, &swap).await? else {
+                let live = Live {
+                    guard: next,
+                    guard_cell: Some(next.encoded()),
+                    entry,
+                    request,
+                    left: ttl,
+                    value: None,
+                };
+                return Ok((seq, live, false));
+            };
+            currency = next_read;
+        }
+        Err(too_many_tries())
+    }
+
+    async fn live(&self, lock_ref: &LockRef) -> Result<Live, EngineError> {
+        self.live_at(lock_ref, false, Currency::Acknowledged).await
+    }
+
+    async fn request(&self, lock_ref: &LockRef) -> Result<Option<StoredRequest>, EngineError> {
+        let columns = Columns::Named(vec![request_column(lock_ref.tag)]);
+        let cells = self
+            .cells_of(&lock_ref.key_id(), &columns, Currency::Acknowledged)
+            .await?;
+        cells
+            .first()
+            .map(|cell| StoredRequest::decoded(&cell.value))
+            .transpose()
+    }
+
+    async fn renew(&self, lock_ref: &LockRef, live: &mut Live) -> Result<(), EngineError> {
+        self.renewed(lock_ref, live).await
+    }
+
+    async fn status(&self, lock_ref: &LockRef, live: &Live) -> Result<LockStatus, EngineError> {
+        match self.claimed(lock_ref, live).await? {
+            0 => Ok(LockStatus::Held {
+                grant: Fence(lock_ref.seq.0),
+                value: None,
+            }),
+            position => Ok(LockStatus::Waiting { position }),
+        }
+    }
+
+    async fn end(
+        &self,
+        lock_ref: &LockRef,
+        live: Live,
+        how: StoredRequest,
+    ) -> Result<bool, EngineError> {
+        self.ended(lock_ref, live, &how).await
+    }
+
+    /// A value that is in doubt is written again, under a timestamp of this holder, before it is answered.
+    async fn get(
+        &self,
+        lock_ref: &LockRef,
+        live: &mut Live,
+        call_no: u64,
+    ) -> Result<Value, EngineError> {
+        holds(lock_ref, live)?;
+        let id = lock_ref.key_id();
+        if call_no > 0 {
+            live.guard.takes(call_no)?;
+            self.note_read(lock_ref, live, call_no).await?;
+        }
+        let mut currency = Currency::Acknowledged;
+        for _ in 0..TRIES_MAX {
+            *live = self.live_at(lock_ref, true, currency).await?;
+            holds(lock_ref, live)?;
+            if call_no > 0 {
+                live.guard.takes(call_no)?;
+            }
+            let value = live.value.as_ref().map(|cell| cell.value.clone());
+            let written = live.value.as_ref().map_or(0, |cell| cell.timestamp);
+            if written >= live.guard.last_write {
+                return Ok(value_in(value.as_ref()));
+            }
+            let guard = live.guard.writing(0)?;
+            let swap = CellSwap {
+                expected: live.guard_cell.clone(),
+                first: put(GUARD, guard.encoded(), None),
+                others: Vec::new(),
+            };
+            if let Some(next_read) = self.swapped(&id, &swap).await? {
+                currency = next_read;
+                continue;
+            }
+            let value = value.unwrap_or_else(|| value_cell(&Mutation::Delete));
+            let rewritten = put(VALUE, value.clone(), None);
+            let rewritten = self.write_plainly(&id, rewritten, guard.last_write).await;
+            rewritten.map_err(|error| EngineError::Unavailable(error.to_string()))?;
+            return Ok(value_in(Some(&value)));
+        }
+        Err(too_many_tries())
+    }
+
+    async fn write(
+        &self,
+        lock_ref: &LockRef,
+        live: &mut Live,
+        mutation: &Mutation,
+        call_no: u64,
+        is_release: bool,
+    ) -> Result<(), EngineError> {
+        holds(lock_ref, live)?;
+        // A release may be repeated with its number. Then it writes again, and so does a call that does not know its own swap.
+        let mut may_have_taken = is_release;
+        for tries in 0.. {
+            let guard = match may_have_taken && live.guard.has_written(call_no) {
+                true => live.guard.writing(0)?,
+                false => live.guard.writing(call_no)?,
+            };
+            let Some(currency) = self.swapped_with_renewal(lock_ref, live, guard).await? else {
+                break;
+            };
+            may_have_taken |= currency == Currency::Settled;
+            *live = self.live_at(lock_ref, false, currency).await?;
+            holds(lock_ref, live)?;
+            if tries >= TRIES_MAX {
+                return Err(too_many_tries());
+            }
+        }
+        if call_no > 0 {
+            let last = self.last_read(lock_ref).await?;
+            if last > call_no {
+                let given = call_no;
+                return Err(EngineError::CallNoNotAbove { given, last });
+            }
+        }
+        let value = put(VALUE, value_cell(mutation), None);
+        self.write_plainly(&lock_ref.key_id(), value, live.guard.last_write)
+            .await
+    }
+
+    async fn value(&self, id: &KeyId) -> Result<Value, EngineError> {
+        let columns = Columns::Named(vec![VALUE.to_owned()]);
+        let cells = self.cells_of(id, &columns, Currency::Acknowledged).await?;
+        Ok(value_in(cell(&cells, VALUE).map(|cell| &cell.value)))
     }
 }

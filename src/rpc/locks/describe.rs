@@ -106,7 +106,11 @@ impl DescribeLock {
             waiters,
             waiter_count: answer::waiter_count(state),
             unsynced: state.unsynced,
-            last_fencing_token,
+            last_fencing_token: if described.has_fence {
+                last_fencing_token
+            } else {
+                0
+            },
             ended: ended.map(|entry| answer::ended(&self.id, entry)).collect(),
             next_page_token,
             from_row: described.from_row,

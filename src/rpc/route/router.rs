@@ -18,10 +18,9 @@ use crate::protocol::{Leaderless, LeaderlessTables, LeaderlessWatch};
 use crate::rpc::access_check::AccessCheck;
 use crate::rpc::budget::ConnectionInfo;
 use crate::rpc::calls::{AcquireLock, CallContext, Served, Target, UnaryCall};
-use crate::rpc::deadline::{Deadline, by, by_or};
+use crate::rpc::deadline::{Deadline, by, by_or, within};
 use crate::rpc::peer::{ForwardOutcome, PeerClient};
 use crate::rpc::peer_proto::ForwardWatchResponse;
-use crate::rpc::status;
 
 /// The metadata with the zone of a client: its keys move there, rather than to the asked replica (H8).
 const ZONE: &str = "fermata-zone";
@@ -260,8 +259,8 @@ impl Router {
         self.check
             .check(&context.login, Verb::Lock.into(), &target)?;
         if let Some(protocol) = self.leaderless_of(&target) {
-            let watch = protocol.watch(lock_ref).await;
-            let watch = watch.map_err(|error| status::of_engine(&error))?;
+            let answer_by = context.deadline.answer_within(self.limits.call_max());
+            let watch = within(answer_by, protocol.watch(lock_ref)).await?;
             return Ok(WatchSource::Polled(watch));
         }
         let routed = RoutedWatch {

@@ -118,10 +118,14 @@ fn bound(id: &KeyId, change: &CellChange) -> Vec<Value> {
     }
 }
 
-/// Whole seconds, rounded up, and one more: Cassandra counts from the beginning of the second of the write.
+/// A cell lives longer than its TTL by so much: Cassandra counts from the beginning of the second of the write, and the clocks of two
+/// nodes may differ by a second.
+const MARGIN_S: u64 = 2;
+
+/// Whole seconds, rounded up, and the margin.
 fn seconds(ttl: Duration) -> i32 {
     let whole = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
-    i32::try_from(whole.saturating_add(1)).unwrap_or(i32::MAX)
+    i32::try_from(whole.saturating_add(MARGIN_S)).unwrap_or(i32::MAX)
 }
 
 /// A cell that was read. A row without a value is the rest of a transaction that met no cell.
@@ -132,7 +136,7 @@ fn cell(mut row: Row) -> Result<Option<StoredCell>, StoreError> {
     };
     let left = row
         .int("left")?
-        .map(|left| Duration::from_secs(left.unsigned_abs().into()));
+        .map(|left| Duration::from_secs(u64::from(left.unsigned_abs()).saturating_sub(MARGIN_S)));
     Ok(Some(StoredCell {
         column,
         value,

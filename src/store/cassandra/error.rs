@@ -2,6 +2,8 @@
 
 use fermata_cassandra::{ConnectFault, Fault, Keyspace};
 
+use crate::lock::TableName;
+
 /// Why a keyspace could not be opened, or its schema not be made or checked. Nothing was changed; all of it can be repeated.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CassandraError {
@@ -54,6 +56,23 @@ pub enum CassandraError {
     OtherMajority {
         /// The keyspace.
         keyspace: Keyspace,
+        /// The setting of the others.
+        stored: String,
+        /// The setting of this one.
+        configured: String,
+    },
+    /// Replicas with another setting serve the table.
+    #[error(
+        "the replicas of the keyspace {keyspace} serve the table {table} by the protocol {stored}, but this one is set to \
+         {configured}: set tables.{table}.protocol like theirs. To change the protocol for all, stop all replicas, wait for the \
+         longest TTL, then run in cqlsh: DELETE FROM \"{keyspace}\".membership WHERE part = 'protocol/{table}' AND id = \
+         00000000-0000-0000-0000-000000000000 IF EXISTS. Locks and values do not move"
+    )]
+    OtherProtocol {
+        /// The keyspace.
+        keyspace: Keyspace,
+        /// The table.
+        table: TableName,
         /// The setting of the others.
         stored: String,
         /// The setting of this one.

@@ -17,6 +17,7 @@ pub mod health;
 mod in_doubt;
 mod keys;
 mod majority;
+mod protocols;
 mod replicas;
 mod replication;
 mod restored;

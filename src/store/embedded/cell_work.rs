@@ -19,8 +19,8 @@ use crate::store::{CellChange, CellSwap, Columns, StoredCell};
 
 /// How long the marker of a deleted cell stays: no call is in flight for as long.
 const MARKER_KEPT: Duration = Duration::from_secs(600);
-/// How many cells of its partition a change looks through for ended ones.
-const LOOKED_THROUGH_MAX: usize = 64;
+/// How many cells behind the one that it changes a change looks through for ended ones.
+const LOOKED_THROUGH_MAX: usize = 16;
 
 /// Changes of cells of one partition.
 #[derive(Debug)]
@@ -92,7 +92,6 @@ impl CellWork {
                 return Ok(CellEffect::Conflict(found));
             }
         }
-        self.remove_ended(cells, &key_row, now_us)?;
         let mut changed = false;
         for change in &self.changes {
             let row = cell_row(&key_row, change.column());
@@ -115,22 +114,22 @@ impl CellWork {
                 cells.insert(row.as_slice(), encode_cell_record(&after).as_slice())?;
                 changed = true;
             }
+            self.remove_ended(cells, &row, now_us)?;
         }
         Ok(CellEffect::Done { changed })
     }
 
+    /// Removes ended cells behind a changed one. Changes come to every part of a partition that is in use.
     fn remove_ended(
         &self,
         cells: &mut Table<'_, &'static [u8], &'static [u8]>,
-        key_row: &[u8],
+        changed: &[u8],
         now_us: u64,
     ) -> Result<(), Fault> {
-        let (from, to) = cells_between(key_row, None);
+        let (_, end) = cells_between(&key_row(&self.id), None);
         let mut ended = Vec::new();
-        for row in cells
-            .range(from.as_slice()..to.as_slice())?
-            .take(LOOKED_THROUGH_MAX)
-        {
+        let behind = cells.range(changed..end.as_slice())?;
+        for row in behind.take(LOOKED_THROUGH_MAX) {
             let (row, cell) = row?;
             if decoded(&self.id, cell.value())?.has_ended(now_us) {
                 ended.push(row.value().to_vec());

@@ -52,6 +52,8 @@ macro_rules! music_keeps_its_promises {
         protocol_keeps_its_promises!($room, Music, $cells_for;
             promises::the_next_holder_reads_the_last_write_and_an_earlier_holder_writes_no_more,
             promises::a_number_is_used_once,
+            promises::a_release_with_a_put_may_be_repeated,
+            promises::an_entry_that_ended_stays_so_whatever_its_client_had_in_flight,
             sections::counters_are_exact_while_requests_fail_and_holders_vanish,
         );
     };
@@ -63,6 +65,7 @@ macro_rules! bakery_keeps_its_promises {
         protocol_keeps_its_promises!($room, Bakery, $cells_for;
             promises::a_value_without_a_fence_needs_leave,
             promises::a_holder_reads_what_the_one_before_it_wrote,
+            promises::an_entry_that_ended_stays_so_whatever_its_client_had_in_flight,
             sections::one_holder_at_a_time_while_requests_fail,
         );
     };

@@ -256,12 +256,78 @@ pub async fn the_next_holder_reads_the_last_write_and_an_earlier_holder_writes_n
 pub async fn a_number_is_used_once(world: World) {
     let replica = world.replica();
     let held = replica.hold(&world.key("a"), TTL).await;
-    replica.put(&held, 5, 5).await.unwrap();
-    let refused = replica.put(&held, 4, 4).await.unwrap_err();
-    assert_eq!(refused, EngineError::CallNoNotAbove { given: 4, last: 5 });
-    assert!(replica.put(&held, 6, 5).await.is_err());
-    replica.put(&held, 7, 7).await.unwrap();
-    assert_eq!(replica.get(&held, 8).await.unwrap(), Some(7));
+    // As large as those of the client, which begin with the time of day.
+    let from = 1_800_000_000_000_000_000;
+    let not_above = |given: u64, last: u64| EngineError::CallNoNotAbove {
+        given: from + given,
+        last: from + last,
+    };
+    replica.put(&held, 5, from + 5).await.unwrap();
+    let refused = replica.put(&held, 4, from + 4).await.unwrap_err();
+    assert_eq!(refused, not_above(4, 5));
+    assert_eq!(
+        replica.put(&held, 6, from + 5).await.unwrap_err(),
+        not_above(5, 5)
+    );
+    assert_eq!(
+        replica.get(&held, from + 5).await.unwrap_err(),
+        not_above(5, 5)
+    );
+    replica.put(&held, 7, from + 7).await.unwrap();
+    // A put that its client gave up does not come after a read with a higher number.
+    assert_eq!(replica.get(&held, from + 9).await.unwrap(), Some(7));
+    assert_eq!(
+        replica.put(&held, 8, from + 8).await.unwrap_err(),
+        not_above(8, 9)
+    );
+    assert_eq!(replica.get(&held, from + 10).await.unwrap(), Some(7));
+    replica.put(&held, 0, 0).await.unwrap();
+    replica.put(&held, 11, from + 11).await.unwrap();
+    assert_eq!(replica.get(&held, 0).await.unwrap(), Some(11));
+}
+
+pub async fn a_release_with_a_put_may_be_repeated(world: World) {
+    let replica = world.replica();
+    let id = world.key("a");
+    let held = replica.hold(&id, TTL).await;
+    replica.put(&held, 1, 1).await.unwrap();
+    let put = |text: &'static str| Some(Mutation::Put(text.into()));
+    assert!(!replica.0.release(&held, put("2"), 2).await.unwrap());
+    assert!(replica.0.release(&held, put("2"), 2).await.unwrap());
+    assert_eq!(replica.0.read(&id).await.unwrap().bytes, Some("2".into()));
+    // One that was released without it says so.
+    let held = replica.hold(&id, TTL).await;
+    replica.release(&held).await.unwrap();
+    let refused = replica.0.release(&held, put("3"), 3).await.unwrap_err();
+    assert_eq!(refused, ended(EndedAs::Released));
+    assert_eq!(replica.0.read(&id).await.unwrap().bytes, Some("2".into()));
+}
+
+pub async fn an_entry_that_ended_stays_so_whatever_its_client_had_in_flight(world: World) {
+    let (one, other) = (world.replica(), world.replica());
+    let id = world.key("a");
+    for _ in 0..20 {
+        let held = one.hold(&id, Duration::from_secs(1)).await;
+        let lease = LeaseId::LockRef(held.without_grant());
+        let renewing = {
+            let (other, lease) = (other.clone(), lease.clone());
+            tokio::spawn(async move { while other.0.renew(&lease).await.is_ok() {} })
+        };
+        sleep(Duration::from_millis(20)).await;
+        one.release(&held).await.unwrap();
+        timeout(SOON, renewing).await.unwrap().unwrap();
+        let next = one.create(&id, TTL).await;
+        assert!(
+            matches!(next.status, LockStatus::Held { .. }),
+            "{:?}",
+            next.status
+        );
+        assert_eq!(
+            other.ask(&held).await.unwrap_err(),
+            ended(EndedAs::Released)
+        );
+        one.release(&next.lock_ref).await.unwrap();
+    }
 }
 
 pub async fn a_value_without_a_fence_needs_leave(world: World) {
