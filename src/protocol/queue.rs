@@ -28,6 +28,11 @@ pub trait Queueing: Clone + Send + Sync + 'static {
     /// A live entry, as it was read.
     type Live: LiveEntry + Send + Sync;
 
+    /// Fails unless values may be guarded.
+    fn may_guard(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// The parts that it works with.
     fn parts(&self) -> &Parts;
 
@@ -54,7 +59,7 @@ pub trait Queueing: Clone + Send + Sync + 'static {
     async fn status(
         &self,
         lock_ref: &LockRef,
-        live: &Self::Live,
+        live: &mut Self::Live,
     ) -> Result<LockStatus, EngineError>;
 
     /// Ends the entry, and records how. Answers whether it held the key.
@@ -206,15 +211,38 @@ impl<P: Queueing> OfQueue<P> {
     async fn status(
         &self,
         lock_ref: &LockRef,
-        live: &P::Live,
+        live: &mut P::Live,
         read_value: bool,
     ) -> Result<LockStatus, EngineError> {
-        match self.protocol.status(lock_ref, live).await? {
-            LockStatus::Held { grant, .. } if read_value => {
-                let value = Some(self.protocol.value(&lock_ref.key_id()).await?);
-                Ok(LockStatus::Held { grant, value })
+        let status = self.protocol.status(lock_ref, live).await?;
+        let LockStatus::Held { grant, .. } = status else {
+            return Ok(status);
+        };
+        let value = match read_value {
+            true => {
+                let holder = answered(lock_ref.clone(), &status);
+                Some(self.protocol.get(&holder, live, 0).await?)
             }
-            status => Ok(status),
+            false => None,
+        };
+        Ok(LockStatus::Held { grant, value })
+    }
+
+    /// The answer to a release that meets this error: it may have been done before.
+    async fn released_before(
+        &self,
+        lock_ref: &LockRef,
+        has_put: bool,
+        error: EngineError,
+    ) -> Result<bool, EngineError> {
+        if error != EngineError::Ended(EndedAs::Released) {
+            return Err(error);
+        }
+        let request = self.protocol.request(lock_ref).await?;
+        match !has_put || request.is_some_and(|request| request.had_put()) {
+            true => Ok(true),
+            // That release wrote nothing.
+            false => Err(error),
         }
     }
 
@@ -253,12 +281,15 @@ impl<P: Queueing> LockProtocol for OfQueue<P> {
         };
         let now_ms = self.protocol.parts().clock.wall_ms();
         let entry = StoredEntry::new(&call, ttl_ms, now_ms);
-        let (seq, live, existed) = self.protocol.enter(&call, entry).await?;
+        if call.read_value {
+            self.protocol.may_guard()?;
+        }
+        let (seq, mut live, existed) = self.protocol.enter(&call, entry).await?;
         if let Some(field) = live.entry().differs_from(&call, ttl_ms) {
             return Err(EngineError::RequestMismatch { field });
         }
         let lock_ref = lock_ref(&call.id, seq, call.tag);
-        let status = self.status(&lock_ref, &live, call.read_value).await?;
+        let status = self.status(&lock_ref, &mut live, call.read_value).await?;
         Ok(CreatedLockRef {
             lease: LeaseId::LockRef(lock_ref.clone()),
             lock_ref: answered(lock_ref, &status),
@@ -276,17 +307,20 @@ impl<P: Queueing> LockProtocol for OfQueue<P> {
         wait: Duration,
         read_value: bool,
     ) -> Result<Acquired, EngineError> {
+        if read_value {
+            self.protocol.may_guard()?;
+        }
         let mut live = self.protocol.live(lock_ref).await?;
         self.protocol.renew(lock_ref, &mut live).await?;
         let longest = self.protocol.parts().limits.wait_max();
         let longest = longest.min(live.entry().ttl() * 2 / 3);
         let until = Instant::now() + wait.min(longest);
-        let mut status = self.status(lock_ref, &live, read_value).await?;
+        let mut status = self.status(lock_ref, &mut live, read_value).await?;
         if matches!(status, LockStatus::Waiting { .. }) && !wait.is_zero() {
             self.until_first(lock_ref, until).await;
             live = self.protocol.live(lock_ref).await?;
             self.protocol.renew(lock_ref, &mut live).await?;
-            status = self.status(lock_ref, &live, read_value).await?;
+            status = self.status(lock_ref, &mut live, read_value).await?;
         }
         Ok(Acquired {
             lock_ref: answered(lock_ref.clone(), &status),
@@ -303,20 +337,14 @@ impl<P: Queueing> LockProtocol for OfQueue<P> {
         call_no: u64,
     ) -> Result<bool, EngineError> {
         let mut live = match self.protocol.live(lock_ref).await {
-            Err(error @ EngineError::Ended(EndedAs::Released)) => {
-                let request = self.protocol.request(lock_ref).await?;
-                let had_put = request.is_some_and(|request| request.had_put());
-                return match put.is_none() || had_put {
-                    true => Ok(true),
-                    // That release wrote nothing.
-                    false => Err(error),
-                };
-            }
-            live => live?,
+            Err(error) => return self.released_before(lock_ref, put.is_some(), error).await,
+            Ok(live) => live,
         };
         if let Some(put) = &put {
             let write = self.protocol.write(lock_ref, &mut live, put, call_no, true);
-            write.await?;
+            if let Err(error) = write.await {
+                return self.released_before(lock_ref, true, error).await;
+            }
         }
         let how = StoredRequest::released(lock_ref.seq, put.is_some());
         match self.protocol.end(lock_ref, live, how).await {

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use self::rules::{
     CHOOSING_TTL, CONTENDERS, FLOOR, VALUE, choosing, choosing_column, contenders, floor,
-    floor_cell, ghosts, next_seq, number_column, numbers, request_column,
+    floor_cell, next_seq, number_column, numbers, request_column,
 };
 use super::ProtocolKind;
 use super::cells::{cell, delete, put, unavailable};
@@ -160,11 +160,11 @@ impl Bakery {
                         limit: self.parts.limits.entries_per_key_max as u64,
                     })
                 }
-                Ok(cells) => next_seq(&cells, contender).map(|seq| (seq, ghosts(&cells, call.tag))),
+                Ok(cells) => next_seq(&cells, contender),
                 Err(error) => Err(error),
             };
-            let (seq, ghosts) = match chosen {
-                Ok(chosen) => chosen,
+            let seq = match chosen {
+                Ok(seq) => seq,
                 Err(error) => {
                     self.write_out(id, &[delete(flag)], timestamp + 1).await?;
                     return Err(error);
@@ -177,11 +177,6 @@ impl Bakery {
                 delete(flag),
             ];
             self.write_out(id, &changes, timestamp + 1).await?;
-            let ends: Vec<CellChange> = ghosts.into_iter().map(delete).collect();
-            if !ends.is_empty() {
-                self.write_out(id, &ends, self.timestamp_after(0) + END_AHEAD_US)
-                    .await?;
-            }
             if self.parts.clock.boot().saturating_sub(began) < CHOOSING_TTL {
                 // Only now a repeat of the call may find it.
                 let request = StoredRequest::live(seq).encoded();
@@ -216,12 +211,7 @@ impl Bakery {
 
     /// Fails unless the entry holds the key, and values may be guarded without a fence.
     fn may_use_value(&self, lock_ref: &LockRef, live: &Live) -> Result<(), EngineError> {
-        if !self.options.allow_unfenced {
-            return Err(EngineError::NotInProtocol {
-                protocol: Self::KIND.name(),
-                what: "fence, so a value is not safe in it; to use it all the same set allow_unfenced for the table",
-            });
-        }
+        self.may_guard()?;
         match live.position == 0 && live.floor == lock_ref.seq.0 {
             true => Ok(()),
             false => Err(EngineError::NoGrant),
@@ -233,6 +223,16 @@ impl Bakery {
 impl Queueing for Bakery {
     const KIND: ProtocolKind = ProtocolKind::Bakery;
     type Live = Live;
+
+    fn may_guard(&self) -> Result<(), EngineError> {
+        if self.options.allow_unfenced {
+            return Ok(());
+        }
+        Err(EngineError::NotInProtocol {
+            protocol: Self::KIND.name(),
+            what: "fence, so a value is not safe in it; to use it all the same set allow_unfenced for the table",
+        })
+    }
 
     fn parts(&self) -> &Parts {
         &self.parts
@@ -255,7 +255,12 @@ impl Queueing for Bakery {
             None => self.choose(call, entry).await?,
         };
         let lock_ref = super::queue::lock_ref(&call.id, seq, call.tag);
-        Ok((seq, self.until_chosen(&lock_ref).await?, existed))
+        let mut live = self.until_chosen(&lock_ref).await?;
+        if existed {
+            // As in a renewal.
+            live = self.live(&lock_ref).await?;
+        }
+        Ok((seq, live, existed))
     }
 
     async fn live(&self, lock_ref: &LockRef) -> Result<Live, EngineError> {
@@ -297,7 +302,7 @@ impl Queueing for Bakery {
     }
 
     /// A new holder raises the floor before it is told so, and looks again.
-    async fn status(&self, lock_ref: &LockRef, live: &Live) -> Result<LockStatus, EngineError> {
+    async fn status(&self, lock_ref: &LockRef, live: &mut Live) -> Result<LockStatus, EngineError> {
         let held = LockStatus::Held {
             grant: Fence::NONE,
             value: None,
@@ -311,7 +316,8 @@ impl Queueing for Bakery {
         let id = lock_ref.key_id();
         let raised = put(FLOOR, floor_cell(lock_ref.seq), None);
         self.write_out(&id, &[raised], lock_ref.seq.0).await?;
-        match self.live(lock_ref).await?.position {
+        *live = self.live(lock_ref).await?;
+        match live.position {
             0 => Ok(held),
             position => Ok(waiting(position)),
         }

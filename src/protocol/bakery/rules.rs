@@ -98,16 +98,6 @@ pub fn choosing(cells: &[StoredCell]) -> Vec<String> {
         .collect()
 }
 
-/// The numbers that earlier tries of this request left behind.
-pub fn ghosts(cells: &[StoredCell], tag: Tag) -> Vec<String> {
-    let own = format!("{NUMBER}{tag:?}-");
-    let numbers = cells.iter().map(|cell| &cell.column);
-    numbers
-        .filter(|column| column.starts_with(&own))
-        .cloned()
-        .collect()
-}
-
 /// The queue: the numbers from the floor on, in their order. Equal numbers are ordered by contender, then by tag.
 pub fn queue(cells: &[StoredCell]) -> Result<Queue, EngineError> {
     let floor = floor(cells);

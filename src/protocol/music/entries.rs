@@ -23,6 +23,9 @@ pub struct Live {
     pub left: Duration,
     /// The value, if it was read.
     pub value: Option<StoredCell>,
+    /// The read settled what was in flight. A read that did not may show a part of the last transaction: the guard, and not its
+    /// entry. So every swap follows a settled one.
+    pub is_settled: bool,
 }
 
 impl LiveEntry for Live {
@@ -113,6 +116,7 @@ impl Music {
                 entry: StoredEntry::decoded(&entry.value)?,
                 request,
                 left: entry.left.unwrap_or_default(),
+                is_settled: currency == Currency::Settled,
                 value: cells
                     .iter()
                     .position(|cell| cell.column == VALUE)
@@ -121,19 +125,29 @@ impl Music {
         }
     }
 
+    /// The same entry, after what is in flight was settled.
+    pub(super) async fn settle(
+        &self,
+        lock_ref: &LockRef,
+        live: &mut Live,
+    ) -> Result<(), EngineError> {
+        if !live.is_settled {
+            *live = self.live_at(lock_ref, false, Currency::Settled).await?;
+        }
+        Ok(())
+    }
+
     /// The number of live entries ahead.
-    pub(super) async fn ahead(
+    async fn ahead(
         &self,
         id: &KeyId,
         guard: &Guard,
         seq: Seq,
+        currency: Currency,
     ) -> Result<usize, EngineError> {
         match guard.ahead_of(seq) {
             None => Ok(0),
-            Some(ahead) => Ok(self
-                .cells_of(id, &ahead, Currency::Acknowledged)
-                .await?
-                .len()),
+            Some(ahead) => Ok(self.cells_of(id, &ahead, currency).await?.len()),
         }
     }
 
@@ -163,6 +177,7 @@ impl Music {
             live.left = ttl;
             live.guard_cell = Some(guard.encoded());
             live.guard = guard;
+            live.is_settled = true;
         }
         Ok(met)
     }
@@ -177,9 +192,15 @@ impl Music {
             if live.left > live.entry.ttl() * 3 / 4 {
                 return Ok(());
             }
+            self.settle(lock_ref, live).await?;
             let guard = live.guard.swapped();
-            if let Some(currency) = self.swapped_with_renewal(lock_ref, live, guard).await? {
-                *live = self.live_at(lock_ref, false, currency).await?;
+            if self
+                .swapped_with_renewal(lock_ref, live, guard)
+                .await?
+                .is_some()
+            {
+                live.is_settled = false;
+                self.settle(lock_ref, live).await?;
             }
         }
         Err(too_many_tries())
@@ -190,28 +211,34 @@ impl Music {
     pub(super) async fn claimed(
         &self,
         lock_ref: &LockRef,
-        live: &Live,
+        live: &mut Live,
     ) -> Result<usize, EngineError> {
         let (id, seq) = (lock_ref.key_id(), lock_ref.seq);
-        let (mut guard, mut guard_cell) = (live.guard, live.guard_cell.clone());
         for _ in 0..TRIES_MAX {
-            if guard.holder == seq.0 {
+            if live.guard.holder == seq.0 {
                 return Ok(0);
             }
-            let position = self.ahead(&id, &guard, seq).await?;
+            let currency = match live.is_settled {
+                true => Currency::Settled,
+                false => Currency::Acknowledged,
+            };
+            let position = self.ahead(&id, &live.guard, seq, currency).await?;
             if position > 0 {
                 return Ok(position);
             }
-            let swap = CellSwap {
-                expected: guard_cell,
-                first: put(GUARD, guard.held_by(seq).encoded(), None),
-                others: Vec::new(),
-            };
-            let Some(currency) = self.swapped(&id, &swap).await? else {
-                return Ok(0);
-            };
-            let live = self.live_at(lock_ref, false, currency).await?;
-            (guard, guard_cell) = (live.guard, live.guard_cell);
+            if !live.is_settled {
+                self.settle(lock_ref, live).await?;
+                continue;
+            }
+            let guard = live.guard.held_by(seq);
+            if self
+                .swapped_with_renewal(lock_ref, live, guard)
+                .await?
+                .is_some()
+            {
+                live.is_settled = false;
+                self.settle(lock_ref, live).await?;
+            }
         }
         Err(too_many_tries())
     }
@@ -224,12 +251,14 @@ impl Music {
         how: &StoredRequest,
     ) -> Result<bool, EngineError> {
         let (id, seq) = (lock_ref.key_id(), lock_ref.seq);
+        let mut may_have_ended = false;
+        self.settle(lock_ref, &mut live).await?;
         for _ in 0..TRIES_MAX {
             let is_holder = live.guard.holder == seq.0;
             let guard = match is_holder {
                 true => {
                     let behind = live.guard.behind(seq);
-                    let behind = self.cells_of(&id, &behind, Currency::Acknowledged).await?;
+                    let behind = self.cells_of(&id, &behind, Currency::Settled).await?;
                     let next = behind.first().and_then(|cell| entry_seq(&cell.column));
                     live.guard.ended(next)
                 }
@@ -247,11 +276,10 @@ impl Music {
             let Some(currency) = self.swapped(&id, &swap).await? else {
                 return Ok(is_holder);
             };
-            live = match self.live_at(lock_ref, false, currency).await {
+            may_have_ended |= currency == Currency::Settled;
+            live = match self.live_at(lock_ref, false, Currency::Settled).await {
                 // By this call.
-                Err(EngineError::Ended(ended))
-                    if currency == Currency::Settled && ended == how.ended_as() =>
-                {
+                Err(EngineError::Ended(ended)) if may_have_ended && ended == how.ended_as() => {
                     return Ok(is_holder);
                 }
                 live => live?,

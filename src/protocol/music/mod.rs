@@ -22,6 +22,12 @@ use crate::lock::{Fence, KeyId, LockRef, Seq};
 use crate::store::{CellChange, CellSwap, Columns, Currency, Written};
 
 impl Music {
+    async fn value_cell_of(&self, id: &KeyId) -> Result<Option<Bytes>, EngineError> {
+        let columns = Columns::Named(vec![VALUE.to_owned()]);
+        let cells = self.cells_of(id, &columns, Currency::Acknowledged).await?;
+        Ok(cell(&cells, VALUE).map(|cell| cell.value.clone()))
+    }
+
     async fn write_plainly(
         &self,
         id: &KeyId,
@@ -117,9 +123,8 @@ impl Queueing for Music {
         let id = &call.id;
         let request_column = request_column(call.tag);
         let names = Columns::Named(vec![GUARD.to_owned(), request_column.clone()]);
-        let mut currency = Currency::Acknowledged;
         for _ in 0..TRIES_MAX {
-            let cells = self.cells_of(id, &names, currency).await?;
+            let cells = self.cells_of(id, &names, Currency::Settled).await?;
             if let Some(request) = cell(&cells, &request_column) {
                 let seq = Seq(StoredRequest::decoded(&request.value)?.seq);
                 let live = self.live(&queue::lock_ref(id, seq, call.tag)).await?;
@@ -130,7 +135,11 @@ impl Queueing for Music {
             let next = guard.created()?;
             let max = self.parts.limits.entries_per_key_max;
             if guard.issued - guard.passed >= max as u64
-                && self.cells_of(id, &guard.entries(), currency).await?.len() >= max
+                && self
+                    .cells_of(id, &guard.entries(), Currency::Acknowledged)
+                    .await?
+                    .len()
+                    >= max
             {
                 return Err(EngineError::Exhausted {
                     what: "entries_per_key_max",
@@ -152,18 +161,19 @@ impl Queueing for Music {
                     ),
                 ],
             };
-            let Some(next_read) = self.swapped(id, &swap).await? else {
-                let live = Live {
-                    guard: next,
-                    guard_cell: Some(next.encoded()),
-                    entry,
-                    request,
-                    left: ttl,
-                    value: None,
-                };
-                return Ok((seq, live, false));
+            if self.swapped(id, &swap).await?.is_some() {
+                continue;
+            }
+            let live = Live {
+                guard: next,
+                guard_cell: Some(next.encoded()),
+                entry,
+                request,
+                left: ttl,
+                value: None,
+                is_settled: true,
             };
-            currency = next_read;
+            return Ok((seq, live, false));
         }
         Err(too_many_tries())
     }
@@ -187,7 +197,7 @@ impl Queueing for Music {
         self.renewed(lock_ref, live).await
     }
 
-    async fn status(&self, lock_ref: &LockRef, live: &Live) -> Result<LockStatus, EngineError> {
+    async fn status(&self, lock_ref: &LockRef, live: &mut Live) -> Result<LockStatus, EngineError> {
         match self.claimed(lock_ref, live).await? {
             0 => Ok(LockStatus::Held {
                 grant: Fence(lock_ref.seq.0),
@@ -226,26 +236,29 @@ impl Queueing for Music {
             if call_no > 0 {
                 live.guard.takes(call_no)?;
             }
-            let value = live.value.as_ref().map(|cell| cell.value.clone());
             let written = live.value.as_ref().map_or(0, |cell| cell.timestamp);
             if written >= live.guard.last_write {
-                return Ok(value_in(value.as_ref()));
+                return Ok(value_in(live.value.as_ref().map(|cell| &cell.value)));
             }
-            let guard = live.guard.writing(0)?;
-            let swap = CellSwap {
-                expected: live.guard_cell.clone(),
-                first: put(GUARD, guard.encoded(), None),
-                others: Vec::new(),
-            };
-            if let Some(next_read) = self.swapped(&id, &swap).await? {
-                currency = next_read;
+            currency = Currency::Settled;
+            if !live.is_settled {
                 continue;
             }
+            let guard = live.guard.writing(0)?;
+            if self
+                .swapped_with_renewal(lock_ref, live, guard)
+                .await?
+                .is_some()
+            {
+                continue;
+            }
+            // A write that was acknowledged meanwhile is among what is read now; one that was not finds that it was overtaken.
+            let value = self.value_cell_of(&id).await?;
             let value = value.unwrap_or_else(|| value_cell(&Mutation::Delete));
-            let rewritten = put(VALUE, value.clone(), None);
-            let rewritten = self.write_plainly(&id, rewritten, guard.last_write).await;
+            let rewritten = self
+                .write_plainly(&id, put(VALUE, value, None), guard.last_write)
+                .await;
             rewritten.map_err(|error| EngineError::Unavailable(error.to_string()))?;
-            return Ok(value_in(Some(&value)));
         }
         Err(too_many_tries())
     }
@@ -259,6 +272,7 @@ impl Queueing for Music {
         is_release: bool,
     ) -> Result<(), EngineError> {
         holds(lock_ref, live)?;
+        self.settle(lock_ref, live).await?;
         // A release may be repeated with its number. Then it writes again, and so does a call that does not know its own swap.
         let mut may_have_taken = is_release;
         for tries in 0.. {
@@ -270,7 +284,7 @@ impl Queueing for Music {
                 break;
             };
             may_have_taken |= currency == Currency::Settled;
-            *live = self.live_at(lock_ref, false, currency).await?;
+            *live = self.live_at(lock_ref, false, Currency::Settled).await?;
             holds(lock_ref, live)?;
             if tries >= TRIES_MAX {
                 return Err(too_many_tries());
@@ -283,14 +297,20 @@ impl Queueing for Music {
                 return Err(EngineError::CallNoNotAbove { given, last });
             }
         }
+        let taken = live.guard.last_write;
         let value = put(VALUE, value_cell(mutation), None);
-        self.write_plainly(&lock_ref.key_id(), value, live.guard.last_write)
-            .await
+        self.write_plainly(&lock_ref.key_id(), value, taken).await?;
+        let after = self.live_at(lock_ref, false, Currency::Acknowledged).await;
+        let after = after.and_then(|after| holds(lock_ref, &after).map(|()| after));
+        match after.map_err(EngineError::with_write)?.guard.last_write == taken {
+            true => Ok(()),
+            false => Err(EngineError::WriteUnknown(
+                "another call of this lockRef came between".to_owned(),
+            )),
+        }
     }
 
     async fn value(&self, id: &KeyId) -> Result<Value, EngineError> {
-        let columns = Columns::Named(vec![VALUE.to_owned()]);
-        let cells = self.cells_of(id, &columns, Currency::Acknowledged).await?;
-        Ok(value_in(cell(&cells, VALUE).map(|cell| &cell.value)))
+        Ok(value_in(self.value_cell_of(id).await?.as_ref()))
     }
 }
