@@ -178,6 +178,11 @@ impl StoredRequest {
     }
 }
 
+/// The column of the record of a request.
+pub fn request_column(tag: Tag) -> String {
+    format!("request/{tag:?}")
+}
+
 /// The TTL of the record of a request: a client may ask how its entry ended for another TTL, and for ten minutes at least.
 pub fn request_ttl(ttl: Duration) -> Duration {
     ttl + ttl.max(Duration::from_secs(600))

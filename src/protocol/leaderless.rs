@@ -6,19 +6,19 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 
+use super::cells::unavailable;
+use super::entry::{StoredRequest, request_column};
+use super::value::{VALUE, value_in};
 use super::{LockProtocol, ProtocolKind};
 use crate::clock::{Clock, Ids};
 use crate::engine::{Described, EngineError, KeyFilter, Page, Value, WatchEvent};
 use crate::limits::Limits;
-use crate::lock::{Key, KeyId, LockRef};
-use crate::store::CellStore;
+use crate::lock::{Key, KeyId, LockRef, Tag};
+use crate::store::{CellChange, CellStore, Columns, Currency, StoredCell, Written};
 
 /// What a leaderless protocol serves beside the calls of clients.
 #[async_trait]
 pub trait Leaderless: LockProtocol {
-    /// The protocol.
-    fn kind(&self) -> ProtocolKind;
-
     /// Get: the value, read without a lock.
     async fn read(&self, id: &KeyId) -> Result<Value, EngineError>;
 
@@ -60,9 +60,9 @@ pub struct Parts {
     pub cells: Arc<OnceLock<Arc<dyn CellStore>>>,
     /// The limits in force.
     pub limits: Arc<Limits>,
-    /// The clocks of this machine. They decide nothing about locks.
+    /// The clocks of this machine.
     pub clock: Arc<dyn Clock>,
-    /// Randomness for pauses.
+    /// Random numbers.
     pub ids: Arc<dyn Ids>,
 }
 
@@ -75,5 +75,59 @@ impl Parts {
                 "this replica waits for its store; its log has the reason".to_owned(),
             )),
         }
+    }
+
+    /// Reads cells of a key.
+    pub async fn read(
+        &self,
+        id: &KeyId,
+        columns: &Columns,
+        currency: Currency,
+    ) -> Result<Vec<StoredCell>, EngineError> {
+        let read = self.cells()?.read_cells(id, columns, currency).await;
+        read.map_err(|error| unavailable(&error))
+    }
+
+    /// Reads one cell of a key.
+    pub async fn read_one(
+        &self,
+        id: &KeyId,
+        column: &str,
+    ) -> Result<Option<StoredCell>, EngineError> {
+        let columns = Columns::Named(vec![column.to_owned()]);
+        let cells = self.read(id, &columns, Currency::Acknowledged).await?;
+        Ok(cells.into_iter().next())
+    }
+
+    /// Writes one cell of a key. The error says whether it may have been written.
+    pub async fn write_one(
+        &self,
+        id: &KeyId,
+        change: CellChange,
+        timestamp: u64,
+    ) -> Result<(), EngineError> {
+        match self.cells()?.write_cells(id, &[change], timestamp).await {
+            Written::Done => Ok(()),
+            Written::Unknown(error) => Err(EngineError::WriteUnknown(error.to_string())),
+            Written::NotStarted(error) => Err(unavailable(&error)),
+        }
+    }
+
+    /// The record of a request.
+    pub async fn request(
+        &self,
+        id: &KeyId,
+        tag: Tag,
+    ) -> Result<Option<StoredRequest>, EngineError> {
+        let request = self.read_one(id, &request_column(tag)).await?;
+        request
+            .map(|cell| StoredRequest::decoded(&cell.value))
+            .transpose()
+    }
+
+    /// The value.
+    pub async fn value(&self, id: &KeyId) -> Result<Value, EngineError> {
+        let value = self.read_one(id, VALUE).await?;
+        Ok(value_in(value.as_ref().map(|cell| &cell.value)))
     }
 }

@@ -14,7 +14,6 @@ mod queue;
 mod tables;
 mod value;
 
-use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -52,12 +51,6 @@ impl ProtocolKind {
             ProtocolKind::Music => true,
             ProtocolKind::Bakery => false,
         }
-    }
-}
-
-impl fmt::Display for ProtocolKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -49,9 +49,6 @@ pub trait Queueing: Clone + Send + Sync + 'static {
     /// The entry of a lockRef, if it lives.
     async fn live(&self, lock_ref: &LockRef) -> Result<Self::Live, EngineError>;
 
-    /// The record of a lockRef's request.
-    async fn request(&self, lock_ref: &LockRef) -> Result<Option<StoredRequest>, EngineError>;
-
     /// Renews an entry that has lived for a quarter of its TTL.
     async fn renew(&self, lock_ref: &LockRef, live: &mut Self::Live) -> Result<(), EngineError>;
 
@@ -87,9 +84,6 @@ pub trait Queueing: Clone + Send + Sync + 'static {
         call_no: u64,
         is_release: bool,
     ) -> Result<(), EngineError>;
-
-    /// The value, read without a lock.
-    async fn value(&self, id: &KeyId) -> Result<Value, EngineError>;
 }
 
 /// How many queues a listing reads at once.
@@ -238,7 +232,11 @@ impl<P: Queueing> OfQueue<P> {
         if error != EngineError::Ended(EndedAs::Released) {
             return Err(error);
         }
-        let request = self.protocol.request(lock_ref).await?;
+        let request = self
+            .protocol
+            .parts()
+            .request(&lock_ref.key_id(), lock_ref.tag)
+            .await?;
         match !has_put || request.is_some_and(|request| request.had_put()) {
             true => Ok(true),
             // That release wrote nothing.
@@ -444,12 +442,8 @@ const HAD_ENDED: ForceReleased = ForceReleased {
 
 #[async_trait]
 impl<P: Queueing> Leaderless for OfQueue<P> {
-    fn kind(&self) -> ProtocolKind {
-        P::KIND
-    }
-
     async fn read(&self, id: &KeyId) -> Result<Value, EngineError> {
-        self.protocol.value(id).await
+        self.protocol.parts().value(id).await
     }
 
     async fn watch(&self, lock_ref: &LockRef) -> Result<LeaderlessWatch, EngineError> {

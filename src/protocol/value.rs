@@ -4,6 +4,9 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 
 use crate::engine::{Mutation, Value};
 
+/// The column of the value.
+pub const VALUE: &str = "value";
+
 /// A value in its cell. A deleted value leaves a marker: without one an earlier write could come after it.
 pub fn value_cell(mutation: &Mutation) -> Bytes {
     match mutation {

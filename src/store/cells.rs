@@ -33,17 +33,6 @@ pub enum Columns {
     Between(String, String),
 }
 
-impl Columns {
-    /// Those that begin with this text, which ends with an ASCII character.
-    pub fn starting(prefix: &str) -> Columns {
-        let mut end = prefix.to_owned();
-        if let Some(last) = end.pop() {
-            end.push(char::from_u32(u32::from(last) + 1).unwrap_or(char::MAX));
-        }
-        Columns::Between(prefix.to_owned(), end)
-    }
-}
-
 /// How current a read is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Currency {

@@ -11,15 +11,15 @@ use bytes::Bytes;
 use tokio::time::sleep;
 
 use self::rules::{
-    CHOOSING_TTL, CONTENDERS, FLOOR, VALUE, choosing, choosing_column, contenders, floor,
-    floor_cell, next_seq, number_column, numbers, request_column,
+    CHOOSING_TTL, CONTENDERS, FLOOR, choosing, choosing_column, contenders, floor, floor_cell,
+    next_seq, number_column, numbers,
 };
 use super::ProtocolKind;
 use super::cells::{cell, delete, put, unavailable};
-use super::entry::{StoredEntry, StoredRequest, request_ttl};
+use super::entry::{StoredEntry, StoredRequest, request_column, request_ttl};
 use super::leaderless::{Parts, ProtocolOptions};
 use super::queue::{LiveEntry, Queue, Queueing};
-use super::value::{value_cell, value_in};
+use super::value::{VALUE, value_cell};
 use crate::engine::{CreateCall, EngineError, LockStatus, Mutation, Value};
 use crate::lock::{EndedAs, Fence, KeyId, LockRef, Seq};
 use crate::store::{CellChange, Columns, Currency, StoredCell, Written};
@@ -66,18 +66,7 @@ impl Bakery {
     }
 
     async fn read(&self, id: &KeyId, columns: &Columns) -> Result<Vec<StoredCell>, EngineError> {
-        let read = self
-            .parts
-            .cells()?
-            .read_cells(id, columns, Currency::Acknowledged);
-        read.await.map_err(|error| unavailable(&error))
-    }
-
-    async fn read_one(&self, id: &KeyId, column: &str) -> Result<Option<StoredCell>, EngineError> {
-        let cells = self
-            .read(id, &Columns::Named(vec![column.to_owned()]))
-            .await?;
-        Ok(cells.into_iter().next())
+        self.parts.read(id, columns, Currency::Acknowledged).await
     }
 
     /// Writes until it is acknowledged: a write in doubt may be repeated.
@@ -134,7 +123,7 @@ impl Bakery {
                 floor: floor(cells),
             });
         }
-        match self.request(lock_ref).await? {
+        match self.parts.request(&lock_ref.key_id(), tag).await? {
             Some(request) if request.seq == seq.0 => Err(EngineError::Ended(request.ended_as())),
             _ if queue.entries.iter().any(|entry| entry.seq == seq) => {
                 Err(EngineError::NeverIssued)
@@ -247,8 +236,7 @@ impl Queueing for Bakery {
         call: &CreateCall,
         entry: StoredEntry,
     ) -> Result<(Seq, Live, bool), EngineError> {
-        let unnumbered = super::queue::lock_ref(&call.id, Seq(0), call.tag);
-        let request = self.request(&unnumbered).await?;
+        let request = self.parts.request(&call.id, call.tag).await?;
         let existed = request.is_some();
         let seq = match request {
             Some(request) => Seq(request.seq),
@@ -266,15 +254,6 @@ impl Queueing for Bakery {
     async fn live(&self, lock_ref: &LockRef) -> Result<Live, EngineError> {
         let cells = self.read(&lock_ref.key_id(), &numbers()).await?;
         self.seen(lock_ref, &cells).await
-    }
-
-    async fn request(&self, lock_ref: &LockRef) -> Result<Option<StoredRequest>, EngineError> {
-        let request = self
-            .read_one(&lock_ref.key_id(), &request_column(lock_ref.tag))
-            .await?;
-        request
-            .map(|cell| StoredRequest::decoded(&cell.value))
-            .transpose()
     }
 
     /// Reads the entry again in any case: the first read brought it to a majority, so from then on nobody passes it unseen.
@@ -340,7 +319,7 @@ impl Queueing for Bakery {
         _call_no: u64,
     ) -> Result<Value, EngineError> {
         self.may_use_value(lock_ref, live)?;
-        self.value(&lock_ref.key_id()).await
+        self.parts.value(&lock_ref.key_id()).await
     }
 
     async fn write(
@@ -353,27 +332,10 @@ impl Queueing for Bakery {
     ) -> Result<(), EngineError> {
         self.may_use_value(lock_ref, live)?;
         let id = lock_ref.key_id();
-        let before = self
-            .read_one(&id, VALUE)
-            .await?
-            .map_or(0, |cell| cell.timestamp);
-        let changes = [put(VALUE, value_cell(mutation), None)];
-        let timestamp = self.timestamp_after(before);
-        match self
-            .parts
-            .cells()?
-            .write_cells(&id, &changes, timestamp)
-            .await
-        {
-            Written::Done => Ok(()),
-            Written::Unknown(error) => Err(EngineError::WriteUnknown(error.to_string())),
-            Written::NotStarted(error) => Err(unavailable(&error)),
-        }
-    }
-
-    async fn value(&self, id: &KeyId) -> Result<Value, EngineError> {
-        let cell = self.read_one(id, VALUE).await?;
-        Ok(value_in(cell.as_ref().map(|cell| &cell.value)))
+        let before = self.parts.read_one(&id, VALUE).await?;
+        let timestamp = self.timestamp_after(before.map_or(0, |cell| cell.timestamp));
+        let value = put(VALUE, value_cell(mutation), None);
+        self.parts.write_one(&id, value, timestamp).await
     }
 }
 

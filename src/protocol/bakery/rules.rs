@@ -27,8 +27,6 @@ pub const FLOOR: &str = "floor";
 const NUMBER: &str = "number/";
 /// The column after all of them.
 const END: &str = "number0";
-/// The column of the value.
-pub const VALUE: &str = "value";
 
 /// A number is followed by this many bits that tell contenders with one number apart.
 const CONTENDER_BITS: u32 = 20;
@@ -58,11 +56,6 @@ pub fn choosing_column(tag: Tag, contender: u64) -> String {
 /// The column of the number of a contender.
 pub fn number_column(tag: Tag, seq: Seq) -> String {
     format!("{NUMBER}{tag:?}-{:05x}", seq.0 % CONTENDERS)
-}
-
-/// The column with the entry of a request.
-pub fn request_column(tag: Tag) -> String {
-    format!("request/{tag:?}")
 }
 
 /// The floor; 0 before the first holder.

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::rules::{GUARD, Guard, VALUE, entry_column, entry_seq, request_column};
+use super::rules::{GUARD, Guard, entry_column, entry_seq};
 use crate::engine::EngineError;
 use crate::lock::{EndedAs, KeyId, LockRef, Seq};
 use crate::protocol::cells::{cell, delete, put, unavailable};
-use crate::protocol::entry::{StoredEntry, StoredRequest, request_ttl};
+use crate::protocol::entry::{StoredEntry, StoredRequest, request_column, request_ttl};
 use crate::protocol::leaderless::Parts;
 use crate::protocol::queue::LiveEntry;
+use crate::protocol::value::VALUE;
 use crate::store::{CellSwap, Columns, Currency, StoredCell, Swap};
 
 /// A live entry, with its cells.
@@ -51,19 +52,18 @@ pub(super) fn too_many_tries() -> EngineError {
     EngineError::Unavailable("too many calls change this key at once".to_owned())
 }
 
+/// Why a swap is not known to have taken effect.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missed {
+    /// It met another guard.
+    Conflict,
+    /// Its outcome is unknown.
+    Unknown,
+}
+
 impl Music {
     pub fn new(parts: Parts) -> Music {
         Music { parts }
-    }
-
-    pub(super) async fn cells_of(
-        &self,
-        id: &KeyId,
-        columns: &Columns,
-        currency: Currency,
-    ) -> Result<Vec<StoredCell>, EngineError> {
-        let read = self.parts.cells()?.read_cells(id, columns, currency).await;
-        read.map_err(|error| unavailable(&error))
     }
 
     /// The entry of a lockRef, if it lives, with the value if that is asked for.
@@ -83,7 +83,7 @@ impl Music {
         names.extend(reads_value.then(|| VALUE.to_owned()));
         let names = Columns::Named(names);
         loop {
-            let mut cells = self.cells_of(&id, &names, currency).await?;
+            let mut cells = self.parts.read(&id, &names, currency).await?;
             let guard_cell = cell(&cells, GUARD).map(|cell| cell.value.clone());
             let guard = Guard::of(guard_cell.as_ref())?;
             let request = cell(&cells, &request_column);
@@ -147,17 +147,17 @@ impl Music {
     ) -> Result<usize, EngineError> {
         match guard.ahead_of(seq) {
             None => Ok(0),
-            Some(ahead) => Ok(self.cells_of(id, &ahead, currency).await?.len()),
+            Some(ahead) => Ok(self.parts.read(id, &ahead, currency).await?.len()),
         }
     }
 
-    /// Swaps the guard, and begins the TTL of the entry anew; `None` if that took effect, else how current the next read must be.
+    /// Swaps the guard, and begins the TTL of the entry anew. If that is not known to have taken effect, the entry is read again.
     pub(super) async fn swapped_with_renewal(
         &self,
         lock_ref: &LockRef,
         live: &mut Live,
         guard: Guard,
-    ) -> Result<Option<Currency>, EngineError> {
+    ) -> Result<Option<Missed>, EngineError> {
         let ttl = live.entry.ttl();
         let (entry, request) = (live.entry.encoded(), live.request.encoded());
         let swap = CellSwap {
@@ -172,14 +172,15 @@ impl Music {
                 ),
             ],
         };
-        let met = self.swapped(&lock_ref.key_id(), &swap).await?;
-        if met.is_none() {
+        let missed = self.swapped(&lock_ref.key_id(), &swap).await?;
+        if missed.is_some() {
+            *live = self.live_at(lock_ref, false, Currency::Settled).await?;
+        } else {
             live.left = ttl;
             live.guard_cell = Some(guard.encoded());
             live.guard = guard;
-            live.is_settled = true;
         }
-        Ok(met)
+        Ok(missed)
     }
 
     /// Renews an entry that has lived for a quarter of its TTL.
@@ -194,14 +195,7 @@ impl Music {
             }
             self.settle(lock_ref, live).await?;
             let guard = live.guard.swapped();
-            if self
-                .swapped_with_renewal(lock_ref, live, guard)
-                .await?
-                .is_some()
-            {
-                live.is_settled = false;
-                self.settle(lock_ref, live).await?;
-            }
+            self.swapped_with_renewal(lock_ref, live, guard).await?;
         }
         Err(too_many_tries())
     }
@@ -231,14 +225,7 @@ impl Music {
                 continue;
             }
             let guard = live.guard.held_by(seq);
-            if self
-                .swapped_with_renewal(lock_ref, live, guard)
-                .await?
-                .is_some()
-            {
-                live.is_settled = false;
-                self.settle(lock_ref, live).await?;
-            }
+            self.swapped_with_renewal(lock_ref, live, guard).await?;
         }
         Err(too_many_tries())
     }
@@ -258,7 +245,7 @@ impl Music {
             let guard = match is_holder {
                 true => {
                     let behind = live.guard.behind(seq);
-                    let behind = self.cells_of(&id, &behind, Currency::Settled).await?;
+                    let behind = self.parts.read(&id, &behind, Currency::Settled).await?;
                     let next = behind.first().and_then(|cell| entry_seq(&cell.column));
                     live.guard.ended(next)
                 }
@@ -273,10 +260,10 @@ impl Music {
                     delete(entry_column(seq)),
                 ],
             };
-            let Some(currency) = self.swapped(&id, &swap).await? else {
+            let Some(missed) = self.swapped(&id, &swap).await? else {
                 return Ok(is_holder);
             };
-            may_have_ended |= currency == Currency::Settled;
+            may_have_ended |= missed == Missed::Unknown;
             live = match self.live_at(lock_ref, false, Currency::Settled).await {
                 // By this call.
                 Err(EngineError::Ended(ended)) if may_have_ended && ended == how.ended_as() => {
@@ -288,16 +275,16 @@ impl Music {
         Err(too_many_tries())
     }
 
-    /// Swaps cells; `None` if that took effect, else how current the next read must be.
+    /// Swaps cells; `None` if that took effect.
     pub(super) async fn swapped(
         &self,
         id: &KeyId,
         swap: &CellSwap,
-    ) -> Result<Option<Currency>, EngineError> {
+    ) -> Result<Option<Missed>, EngineError> {
         match self.parts.cells()?.swap_cells(id, swap).await {
             Swap::Applied => Ok(None),
-            Swap::Conflict(_) => Ok(Some(Currency::Acknowledged)),
-            Swap::Unknown(_) => Ok(Some(Currency::Settled)),
+            Swap::Conflict(_) => Ok(Some(Missed::Conflict)),
+            Swap::Unknown(_) => Ok(Some(Missed::Unknown)),
             Swap::NotStarted(error) => Err(unavailable(&error)),
         }
     }

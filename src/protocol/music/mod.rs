@@ -1,6 +1,6 @@
 //! MUSIC on lightweight transactions: a queue a key, in the store, with the guarded value.
 //!
-//! A section costs two transactions: one creates the entry, one releases it. The rules are in [`rules`].
+//! A section costs two transactions, and one more for each write: one creates the entry, one releases it. The rules are in [`rules`].
 
 mod entries;
 mod rules;
@@ -9,43 +9,19 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 pub use self::entries::Music;
-use self::entries::{Live, TRIES_MAX, too_many_tries};
-use self::rules::{GUARD, Guard, VALUE, entry_column, entry_seq, read_column, request_column};
+use self::entries::{Live, Missed, TRIES_MAX, too_many_tries};
+use self::rules::{GUARD, Guard, entry_column, entry_seq, read_column};
 use super::ProtocolKind;
-use super::cells::{cell, put, unavailable};
-use super::entry::{StoredEntry, StoredRequest, request_ttl};
+use super::cells::{cell, put};
+use super::entry::{StoredEntry, StoredRequest, request_column, request_ttl};
 use super::leaderless::Parts;
 use super::queue::{self, Queue, QueueEntry, Queueing};
-use super::value::{value_cell, value_in};
+use super::value::{VALUE, value_cell, value_in};
 use crate::engine::{CreateCall, EngineError, LockStatus, Mutation, Value};
 use crate::lock::{Fence, KeyId, LockRef, Seq};
-use crate::store::{CellChange, CellSwap, Columns, Currency, Written};
+use crate::store::{CellSwap, Columns, Currency};
 
 impl Music {
-    async fn value_cell_of(&self, id: &KeyId) -> Result<Option<Bytes>, EngineError> {
-        let columns = Columns::Named(vec![VALUE.to_owned()]);
-        let cells = self.cells_of(id, &columns, Currency::Acknowledged).await?;
-        Ok(cell(&cells, VALUE).map(|cell| cell.value.clone()))
-    }
-
-    async fn write_plainly(
-        &self,
-        id: &KeyId,
-        change: CellChange,
-        timestamp: u64,
-    ) -> Result<(), EngineError> {
-        match self
-            .parts
-            .cells()?
-            .write_cells(id, &[change], timestamp)
-            .await
-        {
-            Written::Done => Ok(()),
-            Written::Unknown(error) => Err(EngineError::WriteUnknown(error.to_string())),
-            Written::NotStarted(error) => Err(unavailable(&error)),
-        }
-    }
-
     /// Notes the call_no of a read. A write with a lower one, which its client has given up, is refused from then on.
     async fn note_read(
         &self,
@@ -58,20 +34,17 @@ impl Music {
         let note = put(read_column(lock_ref.seq), number, kept);
         let timestamp = call_no.min(Fence::MAX);
         let noted = self
-            .write_plainly(&lock_ref.key_id(), note, timestamp)
+            .parts
+            .write_one(&lock_ref.key_id(), note, timestamp)
             .await;
         noted.map_err(|error| EngineError::Unavailable(error.to_string()))
     }
 
     /// The highest call_no of a read of this holder.
     async fn last_read(&self, lock_ref: &LockRef) -> Result<u64, EngineError> {
-        let columns = Columns::Named(vec![read_column(lock_ref.seq)]);
-        let cells = self
-            .cells_of(&lock_ref.key_id(), &columns, Currency::Acknowledged)
-            .await?;
-        let bytes = cells
-            .first()
-            .and_then(|cell| cell.value.as_ref().try_into().ok());
+        let column = read_column(lock_ref.seq);
+        let cell = self.parts.read_one(&lock_ref.key_id(), &column).await?;
+        let bytes = cell.and_then(|cell| cell.value.as_ref().try_into().ok());
         Ok(bytes.map_or(0, u64::from_be_bytes))
     }
 }
@@ -96,10 +69,11 @@ impl Queueing for Music {
 
     async fn queue(&self, id: &KeyId) -> Result<Queue, EngineError> {
         let names = Columns::Named(vec![GUARD.to_owned()]);
-        let cells = self.cells_of(id, &names, Currency::Acknowledged).await?;
+        let cells = self.parts.read(id, &names, Currency::Acknowledged).await?;
         let guard = Guard::of(cell(&cells, GUARD).map(|cell| &cell.value))?;
         let cells = self
-            .cells_of(id, &guard.entries(), Currency::Acknowledged)
+            .parts
+            .read(id, &guard.entries(), Currency::Acknowledged)
             .await?;
         let entries = cells.into_iter().filter_map(|cell| {
             let seq = entry_seq(&cell.column)?;
@@ -124,7 +98,7 @@ impl Queueing for Music {
         let request_column = request_column(call.tag);
         let names = Columns::Named(vec![GUARD.to_owned(), request_column.clone()]);
         for _ in 0..TRIES_MAX {
-            let cells = self.cells_of(id, &names, Currency::Settled).await?;
+            let cells = self.parts.read(id, &names, Currency::Settled).await?;
             if let Some(request) = cell(&cells, &request_column) {
                 let seq = Seq(StoredRequest::decoded(&request.value)?.seq);
                 let live = self.live(&queue::lock_ref(id, seq, call.tag)).await?;
@@ -136,7 +110,8 @@ impl Queueing for Music {
             let max = self.parts.limits.entries_per_key_max;
             if guard.issued - guard.passed >= max as u64
                 && self
-                    .cells_of(id, &guard.entries(), Currency::Acknowledged)
+                    .parts
+                    .read(id, &guard.entries(), Currency::Acknowledged)
                     .await?
                     .len()
                     >= max
@@ -180,17 +155,6 @@ impl Queueing for Music {
 
     async fn live(&self, lock_ref: &LockRef) -> Result<Live, EngineError> {
         self.live_at(lock_ref, false, Currency::Acknowledged).await
-    }
-
-    async fn request(&self, lock_ref: &LockRef) -> Result<Option<StoredRequest>, EngineError> {
-        let columns = Columns::Named(vec![request_column(lock_ref.tag)]);
-        let cells = self
-            .cells_of(&lock_ref.key_id(), &columns, Currency::Acknowledged)
-            .await?;
-        cells
-            .first()
-            .map(|cell| StoredRequest::decoded(&cell.value))
-            .transpose()
     }
 
     async fn renew(&self, lock_ref: &LockRef, live: &mut Live) -> Result<(), EngineError> {
@@ -253,11 +217,14 @@ impl Queueing for Music {
                 continue;
             }
             // A write that was acknowledged meanwhile is among what is read now; one that was not finds that it was overtaken.
-            let value = self.value_cell_of(&id).await?;
+            let value = self
+                .parts
+                .read_one(&id, VALUE)
+                .await?
+                .map(|cell| cell.value);
             let value = value.unwrap_or_else(|| value_cell(&Mutation::Delete));
-            let rewritten = self
-                .write_plainly(&id, put(VALUE, value, None), guard.last_write)
-                .await;
+            let rewritten = put(VALUE, value, None);
+            let rewritten = self.parts.write_one(&id, rewritten, guard.last_write).await;
             rewritten.map_err(|error| EngineError::Unavailable(error.to_string()))?;
         }
         Err(too_many_tries())
@@ -280,11 +247,10 @@ impl Queueing for Music {
                 true => live.guard.writing(0)?,
                 false => live.guard.writing(call_no)?,
             };
-            let Some(currency) = self.swapped_with_renewal(lock_ref, live, guard).await? else {
+            let Some(missed) = self.swapped_with_renewal(lock_ref, live, guard).await? else {
                 break;
             };
-            may_have_taken |= currency == Currency::Settled;
-            *live = self.live_at(lock_ref, false, Currency::Settled).await?;
+            may_have_taken |= missed == Missed::Unknown;
             holds(lock_ref, live)?;
             if tries >= TRIES_MAX {
                 return Err(too_many_tries());
@@ -299,7 +265,9 @@ impl Queueing for Music {
         }
         let taken = live.guard.last_write;
         let value = put(VALUE, value_cell(mutation), None);
-        self.write_plainly(&lock_ref.key_id(), value, taken).await?;
+        self.parts
+            .write_one(&lock_ref.key_id(), value, taken)
+            .await?;
         let after = self.live_at(lock_ref, false, Currency::Acknowledged).await;
         let after = after.and_then(|after| holds(lock_ref, &after).map(|()| after));
         match after.map_err(EngineError::with_write)?.guard.last_write == taken {
@@ -308,9 +276,5 @@ impl Queueing for Music {
                 "another call of this lockRef came between".to_owned(),
             )),
         }
-    }
-
-    async fn value(&self, id: &KeyId) -> Result<Value, EngineError> {
-        Ok(value_in(self.value_cell_of(id).await?.as_ref()))
     }
 }

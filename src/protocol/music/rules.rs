@@ -12,14 +12,12 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use crate::engine::EngineError;
-use crate::lock::{Seq, Tag};
+use crate::lock::Seq;
 use crate::protocol::entry::decoded;
 use crate::store::Columns;
 
 /// The column of the guard.
 pub const GUARD: &str = "guard";
-/// The column of the value.
-pub const VALUE: &str = "value";
 /// Begins the columns of entries.
 const ENTRY: &str = "entry/";
 
@@ -172,11 +170,6 @@ pub fn entry_column(seq: Seq) -> String {
 pub fn entry_seq(column: &str) -> Option<Seq> {
     let number = column.strip_prefix(ENTRY)?;
     u64::from_str_radix(number, 16).ok().map(Seq)
-}
-
-/// The column of a request.
-pub fn request_column(tag: Tag) -> String {
-    format!("request/{tag:?}")
 }
 
 /// The column with the highest call_no of a read of this holder.

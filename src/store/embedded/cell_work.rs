@@ -10,9 +10,7 @@ use redb::{ReadTransaction, ReadableTable, Table};
 
 use super::fault::Fault;
 use super::record::{CellRecord, decode_cell_record, encode_cell_record};
-use super::rows::{
-    CELLS, cell_row, cells_between, key_row, partitions_after, split_cell, split_key,
-};
+use super::rows::{CELLS, cell_row, cells_between, entries_after, key_row, split_cell, split_key};
 use crate::clock::{Clock as _, SystemClock};
 use crate::lock::{Key, KeyId, TableName};
 use crate::store::{CellChange, CellSwap, Columns, StoredCell};
@@ -221,7 +219,7 @@ pub(super) fn partitions(
 ) -> Result<Vec<Key>, Fault> {
     let cells = snapshot.open_table(CELLS)?;
     let now_us = SystemClock.wall_us();
-    let (mut from, to) = partitions_after(table, prefix, after);
+    let (mut from, to) = entries_after(table, prefix, after);
     let mut found = Vec::new();
     while found.len() < limit {
         let Some(row) = cells.range(from.as_slice()..to.as_slice())?.next() else {

@@ -104,7 +104,7 @@ pub(super) fn entries_of(key_row: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (ending(key_row, SEPARATOR), ending(key_row, SEPARATOR + 1))
 }
 
-/// The entries of a table whose keys come after `after`, and not before `prefix`: from the first up to, and without, the second.
+/// The entries, or cells, of a table whose keys come after `after`, and not before `prefix`: from the first up to, and without, the second.
 pub(super) fn entries_after(
     table: &TableName,
     prefix: &str,
@@ -132,15 +132,6 @@ pub(super) fn cells_between(key_row: &[u8], columns: Option<(&str, &str)>) -> (V
         Some((from, to)) => (cell_row(key_row, from), cell_row(key_row, to)),
         None => (ending(key_row, SEPARATOR), ending(key_row, SEPARATOR + 1)),
     }
-}
-
-/// The cells of the keys of a table after `after`, and not before `prefix`: as [`entries_after`].
-pub(super) fn partitions_after(
-    table: &TableName,
-    prefix: &str,
-    after: Option<&Key>,
-) -> (Vec<u8>, Vec<u8>) {
-    entries_after(table, prefix, after)
 }
 
 /// Takes the row of a cell apart: the row of its key, and its column.
