@@ -439,6 +439,7 @@ async fn other_renewals_give_a_disconnected_client_its_grace_and_not_its_ttl() {
     }
     clock.advance(GRACE + STEP).await;
     until_none_is_open(&world).await;
+    world.until_free("k").await;
     assert_eq!(world.put(&held, "late").await, Err(closed()));
 }
 
