@@ -20,6 +20,7 @@ use std::time::Duration;
 use fermata_proto as proto;
 use fermata_proto::lock_admin_server::LockAdminServer;
 use fermata_proto::lock_service_server::LockServiceServer;
+use fermata_proto::row_lock_service_server::RowLockServiceServer;
 use futures_util::{Stream, StreamExt, stream};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -47,6 +48,7 @@ use crate::rpc::peer::PING_EVERY as PEER_PING_EVERY;
 pub use crate::rpc::peer::{PeerClient, PeerSecret, PeerTls, PeerTlsFiles, SecretError};
 use crate::rpc::peer_service::{PeerRpc, STREAMS_MAX};
 use crate::rpc::route::Router;
+use crate::rpc::row_lock_service::RowLockServiceRpc;
 use crate::rpc::stopping::Stopping;
 use connection::Admitted;
 use handshake::Side;
@@ -345,6 +347,7 @@ impl Server {
         let router = router.with_access(self.check.clone());
         let router = router.with_leaderless(self.leaderless.clone());
         let lock_admin = LockAdminRpc::new(router.clone(), stopping.clone());
+        let row_lock_service = RowLockServiceServer::new(RowLockServiceRpc::new(router.clone()));
         let lock_service = LockServiceServer::new(LockServiceRpc::new(router, stopping));
         let bytes_max = limits.message_bytes_max;
         let reflection = || {
@@ -357,6 +360,7 @@ impl Server {
         Ok(
             Routes::new(lock_service.max_decoding_message_size(bytes_max))
                 .add_service(LockAdminServer::new(lock_admin).max_decoding_message_size(bytes_max))
+                .add_service(row_lock_service.max_decoding_message_size(bytes_max))
                 .add_service(
                     health
                         .service()

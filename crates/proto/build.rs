@@ -15,6 +15,7 @@ fn main() -> Result<(), Box<dyn error::Error>> {
         "fermata/v1/types.proto",
         "fermata/v1/lock_service.proto",
         "fermata/v1/lock_admin.proto",
+        "fermata/v1/row_lock_service.proto",
     ];
     let descriptors = protox::compile(files, [PROTO])?;
     let out = PathBuf::from(env::var("OUT_DIR")?);

@@ -154,7 +154,7 @@ fn schema_of(
     replication: Option<Replication>,
 ) -> Result<Schema, Failure> {
     let mut tables = config.home_tables();
-    let cell_tables: Vec<TableName> = config.leaderless_tables().into_keys().collect();
+    let cell_tables = config.cell_tables();
     for name in named {
         let table = TableName::parse(name);
         let table = table.map_err(|error| Failure::usage(format!("--table: {error}")))?;
@@ -167,6 +167,7 @@ fn schema_of(
         replication,
         tables,
         cell_tables,
+        row_tables: config.row_tables(),
     })
 }
 

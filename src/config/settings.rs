@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use etcetera::BaseStrategy as _;
 use fermata_command::Span;
@@ -16,6 +17,7 @@ use crate::limits::Limits;
 use crate::lock::{TableName, TableNameError};
 use crate::protocol::{ProtocolKind, ProtocolOptions};
 use crate::server::{GRACE, check_listen};
+use crate::store::cassandra::{Quorum, RowTable, RowTableName, RowTables};
 
 /// All settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,7 +111,95 @@ pub struct TableConfig {
     pub allow_unfenced: bool,
     /// Its commit mode; by default that of all tables.
     pub commit: Option<Commit>,
+    /// The user's table with the rows to lock, `KEYSPACE.TABLE`.
+    pub row_table: Option<String>,
+    /// The begin of the names of lock columns; by default `_LOCK_`.
+    pub lock_prefix: Option<String>,
+    /// The nodes that must answer; by default `quorum`.
+    pub consistency: Option<RowConsistency>,
 }
+
+/// The nodes that must answer, of those that have a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RowConsistency {
+    /// A majority of all.
+    Quorum,
+    /// A majority in the datacenter of the replica: each datacenter locks on its own.
+    LocalQuorum,
+    /// A majority in each datacenter.
+    EachQuorum,
+}
+
+impl TableConfig {
+    /// The begin of the names of lock columns.
+    fn lock_prefix(&self) -> &str {
+        self.lock_prefix.as_deref().unwrap_or(LOCK_PREFIX)
+    }
+
+    /// Checks the settings of the table of this name.
+    fn check(&self, name: &TableName, store: StoreKind, wrong: &mut Vec<String>) {
+        let mut fault =
+            |setting: &str, why: &str| wrong.push(format!("tables.{name}.{setting} {why}"));
+        if *name == TableName::default_table() && self.protocol != Protocol::Home {
+            fault("protocol", "must be home; name a table of its own");
+        }
+        let has_fence = matches!(self.protocol, Protocol::Home | Protocol::Music);
+        if has_fence && self.allow_unfenced {
+            fault(
+                "allow_unfenced",
+                "is for protocols without a fence; leave it out",
+            );
+        }
+        if self.protocol != Protocol::Home && self.commit.is_some() {
+            fault(
+                "commit",
+                "is for the protocol home; leave it out, or set the protocol to home",
+            );
+        }
+        let is_in_rows = self.protocol == Protocol::ColumnPrefix;
+        let of_rows = [
+            ("row_table", self.row_table.is_some()),
+            ("lock_prefix", self.lock_prefix.is_some()),
+            ("consistency", self.consistency.is_some()),
+        ];
+        for (setting, is_set) in of_rows {
+            if is_set && !is_in_rows {
+                fault(setting, "is for the protocol column-prefix; leave it out");
+            } else if is_set && setting != "lock_prefix" && store == StoreKind::Embedded {
+                fault(setting, "is for the store cassandra; leave it out");
+            }
+        }
+        if is_in_rows && store == StoreKind::Cassandra {
+            match self
+                .row_table
+                .as_ref()
+                .map(|name| name.parse::<RowTableName>())
+            {
+                None => fault(
+                    "row_table",
+                    "must name the table with the rows, KEYSPACE.TABLE",
+                ),
+                Some(Err(error)) => fault("row_table", &error.to_string()),
+                Some(Ok(_)) => {}
+            }
+        }
+        let is_sign = |sign: char| sign.is_ascii_alphanumeric() || "_-.:/".contains(sign);
+        if !(1..=LOCK_PREFIX_MAX).contains(&self.lock_prefix().len())
+            || !self.lock_prefix().chars().all(is_sign)
+        {
+            fault(
+                "lock_prefix",
+                "must have 1 to 32 letters, digits or signs of _ - . : /",
+            );
+        }
+    }
+}
+
+/// The begin of the names of lock columns by default, as in Astyanax …
+const LOCK_PREFIX: &str = "_LOCK_";
+/// … and the longest one, in bytes.
+const LOCK_PREFIX_MAX: usize = 32;
 
 /// The protocol of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -122,6 +212,8 @@ pub enum Protocol {
     Music,
     /// Without homes and transactions: Lamport's bakery.
     Bakery,
+    /// Without homes and transactions: lock columns beside the data of a row.
+    ColumnPrefix,
 }
 
 /// The time of a commit.
@@ -196,24 +288,59 @@ impl Config {
                 Protocol::Home => return None,
                 Protocol::Music => ProtocolKind::Music,
                 Protocol::Bakery => ProtocolKind::Bakery,
+                Protocol::ColumnPrefix => ProtocolKind::ColumnPrefix,
             };
-            let allow_unfenced = table.allow_unfenced;
             let options = ProtocolOptions {
                 kind,
-                allow_unfenced,
+                allow_unfenced: table.allow_unfenced,
+                lock_prefix: table.lock_prefix().to_owned(),
             };
             Some((name.0.clone(), options))
         });
         leaderless.collect()
     }
 
-    /// The name of each table's protocol.
-    pub fn protocols(&self) -> Vec<(TableName, &'static str)> {
-        let homes = self.home_tables().into_iter().map(|name| (name, "home"));
+    /// The tables with cells of their own.
+    pub fn cell_tables(&self) -> Vec<TableName> {
+        let tables = self.leaderless_tables().into_iter();
+        let has_cells = tables.filter(|(_, options)| options.kind != ProtocolKind::ColumnPrefix);
+        has_cells.map(|(name, _)| name).collect()
+    }
+
+    /// The tables of users with lock columns.
+    pub fn row_tables(&self) -> RowTables {
+        let named = self.tables.iter().filter_map(|(name, table)| {
+            let row = table.row_table.as_ref()?.parse().ok()?;
+            let quorum = match table.consistency {
+                None | Some(RowConsistency::Quorum) => Quorum::All,
+                Some(RowConsistency::LocalQuorum) => Quorum::Local,
+                Some(RowConsistency::EachQuorum) => Quorum::Each,
+            };
+            Some((name.0.clone(), Arc::new(RowTable { name: row, quorum })))
+        });
+        named.collect()
+    }
+
+    /// The protocol of each table, with the settings that all replicas must share.
+    pub fn protocols(&self) -> Vec<(TableName, String)> {
+        let homes = self.home_tables().into_iter();
+        let homes = homes.map(|name| (name, "home".to_owned()));
+        let rows = self.row_tables();
         let leaderless = self.leaderless_tables().into_iter();
-        homes
-            .chain(leaderless.map(|(name, options)| (name, options.kind.name())))
-            .collect()
+        let leaderless = leaderless.map(|(name, options)| {
+            let kind = options.kind.name();
+            let protocol = match rows.get(&name) {
+                Some(row) => {
+                    format!(
+                        "{kind} {} {:?} {}",
+                        row.name, row.quorum, options.lock_prefix
+                    )
+                }
+                None => kind.to_owned(),
+            };
+            (name, protocol)
+        });
+        homes.chain(leaderless).collect()
     }
 
     /// The commit mode of tables without their own. By default write-back on Cassandra, where a commit is a lightweight
@@ -248,23 +375,7 @@ impl Config {
         self.tls.check(&self.auth, &mut wrong);
         self.store.check(&mut wrong);
         for (name, table) in &self.tables {
-            if name.0 == TableName::default_table() && table.protocol != Protocol::Home {
-                wrong.push(
-                    "tables.default.protocol must be home; name a table of its own".to_owned(),
-                );
-            }
-            if table.protocol != Protocol::Bakery && table.allow_unfenced {
-                wrong.push(format!(
-                    "tables.{}.allow_unfenced is for protocols without a fence; leave it out",
-                    name.0
-                ));
-            }
-            if table.protocol != Protocol::Home && table.commit.is_some() {
-                wrong.push(format!(
-                    "tables.{}.commit is for the protocol home; leave it out, or set tables.{0}.protocol to home",
-                    name.0
-                ));
-            }
+            table.check(&name.0, self.store.kind, &mut wrong);
         }
         if self.store.kind == StoreKind::Cassandra {
             wrong.extend(self.limits.check_shared().err());

@@ -376,6 +376,18 @@ pub enum EngineError {
         /// What it does not have.
         what: &'static str,
     },
+    /// Other clients have lock columns in the row (ABORTED). Repeat later.
+    #[error("other clients have lock columns in this row, after {retries} retries")]
+    RowBusy {
+        /// How often the lock was tried again.
+        retries: u32,
+    },
+    /// A lock column of the row is stale, and the caller wants to know.
+    #[error("the lock column {column} of this row is stale; ReleaseExpired removes it")]
+    StaleLock {
+        /// Its name.
+        column: String,
+    },
     /// A limit is reached. Repeat later.
     #[error("limits.{what} is at its limit of {limit}")]
     Exhausted {
@@ -521,6 +533,8 @@ impl EngineError {
             | EngineError::CallNoNotAbove { .. }
             | EngineError::RequestMismatch { .. }
             | EngineError::NotInProtocol { .. }
+            | EngineError::RowBusy { .. }
+            | EngineError::StaleLock { .. }
             | EngineError::Exhausted { .. }
             | EngineError::ShareUsed { .. }
             | EngineError::Overloaded { .. }

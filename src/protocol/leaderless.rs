@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
+use tokio::time::sleep;
 
 use super::cells::unavailable;
 use super::entry::{StoredRequest, request_column};
@@ -19,6 +20,9 @@ use crate::store::{CellChange, CellStore, Columns, Currency, StoredCell, Written
 /// What a leaderless protocol serves beside the calls of clients.
 #[async_trait]
 pub trait Leaderless: LockProtocol {
+    /// Its protocol.
+    fn kind(&self) -> ProtocolKind;
+
     /// Get: the value, read without a lock.
     async fn read(&self, id: &KeyId) -> Result<Value, EngineError>;
 
@@ -51,6 +55,27 @@ pub struct ProtocolOptions {
     pub kind: ProtocolKind,
     /// Values may be read and written in a protocol without a fence.
     pub allow_unfenced: bool,
+    /// The begin of the names of lock columns.
+    pub lock_prefix: String,
+}
+
+/// The pause before a failed write is repeated, and how often it is.
+const WRITE_PAUSE: Duration = Duration::from_millis(20);
+const WRITES_MAX: u32 = 100;
+/// The lead of an end over the clock, in microseconds: more than the clocks of replicas differ. So no renewal undoes it.
+pub const END_AHEAD_US: u64 = 3_600_000_000;
+
+impl ProtocolOptions {
+    /// Fails unless values may be guarded.
+    pub fn may_guard(&self) -> Result<(), EngineError> {
+        if self.kind.has_fence() || self.allow_unfenced {
+            return Ok(());
+        }
+        Err(EngineError::NotInProtocol {
+            protocol: self.kind.name(),
+            what: "fence, so a value is not safe in it; to use it all the same set allow_unfenced for the table",
+        })
+    }
 }
 
 /// The parts that all leaderless protocols work with.
@@ -111,6 +136,34 @@ impl Parts {
             Written::Unknown(error) => Err(EngineError::WriteUnknown(error.to_string())),
             Written::NotStarted(error) => Err(unavailable(&error)),
         }
+    }
+
+    /// Writes until it is acknowledged: a write in doubt may be repeated.
+    pub async fn write_out(
+        &self,
+        id: &KeyId,
+        changes: &[CellChange],
+        timestamp: u64,
+    ) -> Result<(), EngineError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.cells()?.write_cells(id, changes, timestamp).await {
+                Written::Done => return Ok(()),
+                Written::Unknown(error) | Written::NotStarted(error) if tries >= WRITES_MAX => {
+                    return Err(unavailable(&error));
+                }
+                Written::Unknown(error) | Written::NotStarted(error) => {
+                    tracing::debug!(%id, %error, "a write failed; repeating it");
+                    sleep(WRITE_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// A timestamp above that of an earlier write.
+    pub fn timestamp_after(&self, before: u64) -> u64 {
+        self.clock.wall_us().max(before + 1)
     }
 
     /// The record of a request.

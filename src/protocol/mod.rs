@@ -6,6 +6,7 @@
 
 mod bakery;
 mod cells;
+mod column_prefix;
 mod entry;
 mod leaderless;
 mod music;
@@ -24,6 +25,7 @@ use crate::engine::{
 };
 use crate::lock::{EntryName, LockRef, SessionId};
 
+pub use column_prefix::{AcquireRow, AcquiredRow, Backoff, ColumnPrefix, LockColumn};
 pub use leaderless::{Leaderless, LeaderlessWatch, ProtocolOptions};
 pub use tables::LeaderlessTables;
 
@@ -34,6 +36,8 @@ pub enum ProtocolKind {
     Music,
     /// Lamport's bakery.
     Bakery,
+    /// Lock columns beside the data of a row.
+    ColumnPrefix,
 }
 
 impl ProtocolKind {
@@ -42,6 +46,7 @@ impl ProtocolKind {
         match self {
             ProtocolKind::Music => "music",
             ProtocolKind::Bakery => "bakery",
+            ProtocolKind::ColumnPrefix => "column-prefix",
         }
     }
 
@@ -49,7 +54,7 @@ impl ProtocolKind {
     pub fn has_fence(self) -> bool {
         match self {
             ProtocolKind::Music => true,
-            ProtocolKind::Bakery => false,
+            ProtocolKind::Bakery | ProtocolKind::ColumnPrefix => false,
         }
     }
 }

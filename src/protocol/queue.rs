@@ -36,6 +36,25 @@ pub trait Queueing: Clone + Send + Sync + 'static {
     /// The parts that it works with.
     fn parts(&self) -> &Parts;
 
+    /// Whether this queue says to an entry that waits that its turn has come, or that it has ended.
+    fn is_turn(&self, queue: &Queue, seq: Seq) -> bool {
+        queue.position(seq).is_none_or(|ahead| ahead == 0)
+    }
+
+    /// Pauses before a waiter asks again whether it holds the key, after so many tries.
+    async fn before_try(&self, _tries: u32) {}
+
+    /// The record of the request of a lockRef.
+    async fn request(&self, lock_ref: &LockRef) -> Result<Option<StoredRequest>, EngineError> {
+        let parts = self.parts();
+        parts.request(&lock_ref.key_id(), lock_ref.tag).await
+    }
+
+    /// The value, read without a lock.
+    async fn value(&self, id: &KeyId) -> Result<Value, EngineError> {
+        self.parts().value(id).await
+    }
+
     /// Reads the queue of a key.
     async fn queue(&self, id: &KeyId) -> Result<Queue, EngineError>;
 
@@ -135,7 +154,7 @@ pub struct OfQueue<P> {
 
 impl Queue {
     /// The number of entries ahead; `None` for one that is not in the queue.
-    fn position(&self, seq: Seq) -> Option<usize> {
+    pub fn position(&self, seq: Seq) -> Option<usize> {
         self.entries.iter().position(|entry| entry.seq == seq)
     }
 
@@ -232,11 +251,7 @@ impl<P: Queueing> OfQueue<P> {
         if error != EngineError::Ended(EndedAs::Released) {
             return Err(error);
         }
-        let request = self
-            .protocol
-            .parts()
-            .request(&lock_ref.key_id(), lock_ref.tag)
-            .await?;
+        let request = self.protocol.request(lock_ref).await?;
         match !has_put || request.is_some_and(|request| request.had_put()) {
             true => Ok(true),
             // That release wrote nothing.
@@ -261,7 +276,7 @@ impl<P: Queueing> OfQueue<P> {
         while let Ok(Ok(())) = timeout_at(until, polled.changed()).await {
             let seen = polled.borrow_and_update().clone();
             let Some(Ok(queue)) = seen else { continue };
-            if queue.position(lock_ref.seq).is_none_or(|ahead| ahead == 0) {
+            if self.protocol.is_turn(&queue, lock_ref.seq) {
                 return;
             }
         }
@@ -314,8 +329,11 @@ impl<P: Queueing> LockProtocol for OfQueue<P> {
         let longest = longest.min(live.entry().ttl() * 2 / 3);
         let until = Instant::now() + wait.min(longest);
         let mut status = self.status(lock_ref, &mut live, read_value).await?;
-        if matches!(status, LockStatus::Waiting { .. }) && !wait.is_zero() {
+        let mut tries = 0;
+        while matches!(status, LockStatus::Waiting { .. }) && Instant::now() < until {
             self.until_first(lock_ref, until).await;
+            self.protocol.before_try(tries).await;
+            tries += 1;
             live = self.protocol.live(lock_ref).await?;
             self.protocol.renew(lock_ref, &mut live).await?;
             status = self.status(lock_ref, &mut live, read_value).await?;
@@ -442,8 +460,12 @@ const HAD_ENDED: ForceReleased = ForceReleased {
 
 #[async_trait]
 impl<P: Queueing> Leaderless for OfQueue<P> {
+    fn kind(&self) -> ProtocolKind {
+        P::KIND
+    }
+
     async fn read(&self, id: &KeyId) -> Result<Value, EngineError> {
-        self.protocol.parts().value(id).await
+        self.protocol.value(id).await
     }
 
     async fn watch(&self, lock_ref: &LockRef) -> Result<LeaderlessWatch, EngineError> {
@@ -525,12 +547,16 @@ impl<P: Queueing> News<P> {
             let Some(Ok(queue)) = self.polled.borrow_and_update().clone() else {
                 continue;
             };
-            let position = queue.position(self.lock_ref.seq);
+            let is_turn = self.table.protocol.is_turn(&queue, self.lock_ref.seq);
+            let position = match queue.position(self.lock_ref.seq) {
+                None if !is_turn => Some(queue.entries.len()),
+                position => position,
+            };
             if position.is_some() && position == self.position {
                 continue;
             }
             self.position = position;
-            if let Some(position @ 1..) = position {
+            if let (false, Some(position)) = (is_turn, position) {
                 let estimate = None;
                 return Some((WatchEvent::Waiting { position, estimate }, Duration::ZERO));
             }

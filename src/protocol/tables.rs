@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::ProtocolKind;
 use super::bakery::Bakery;
+use super::column_prefix::ColumnPrefix;
 use super::leaderless::{Leaderless, Parts, ProtocolOptions};
 use super::music::Music;
 use super::queue::OfQueue;
@@ -17,6 +18,7 @@ use crate::store::CellStore;
 #[derive(Clone, Default)]
 pub struct LeaderlessTables {
     tables: Arc<BTreeMap<TableName, Arc<dyn Leaderless>>>,
+    rows: Arc<BTreeMap<TableName, ColumnPrefix>>,
     cells: Arc<OnceLock<Arc<dyn CellStore>>>,
 }
 
@@ -34,15 +36,22 @@ impl LeaderlessTables {
             clock,
             ids,
         };
+        let mut rows = BTreeMap::new();
         let served = tables.into_iter().map(|(name, options)| {
             let protocol: Arc<dyn Leaderless> = match options.kind {
                 ProtocolKind::Music => Arc::new(OfQueue::new(Music::new(parts.clone()))),
                 ProtocolKind::Bakery => Arc::new(OfQueue::new(Bakery::new(parts.clone(), options))),
+                ProtocolKind::ColumnPrefix => {
+                    let row = ColumnPrefix::new(parts.clone(), options);
+                    rows.insert(name.clone(), row.clone());
+                    Arc::new(OfQueue::new(row))
+                }
             };
             (name, protocol)
         });
         LeaderlessTables {
             tables: Arc::new(served.collect()),
+            rows: Arc::new(rows),
             cells: parts.cells,
         }
     }
@@ -56,6 +65,11 @@ impl LeaderlessTables {
     /// The protocol of a table; `None` if the engine serves it.
     pub fn of(&self, table: &TableName) -> Option<&Arc<dyn Leaderless>> {
         self.tables.get(table)
+    }
+
+    /// The table with this name, if it has lock columns.
+    pub fn rows_of(&self, table: &TableName) -> Option<&ColumnPrefix> {
+        self.rows.get(table)
     }
 
     /// Their names.

@@ -15,6 +15,7 @@ use tonic::{Code, Status};
 use super::calls::{ByForce, Target, Words};
 use super::status;
 use crate::access::{Access, Login, LoginRefused, Origin, Scope, Verb, Verbs};
+use crate::lock::KeyId;
 
 /// Open to everybody: probes have no login.
 const OPEN: &str = "/grpc.health.";
@@ -244,6 +245,21 @@ pub(super) fn forced<C: ByForce>(login: &Login, asked: &C, came: Result<&C::Answ
         // Nobody ends these.
         Target::Key(_) | Target::LockRef(_) => {}
     }
+}
+
+/// The lock columns of a row were removed by force.
+pub(super) fn row_forced(
+    login: &Login,
+    row: &KeyId,
+    (by, reason): (&str, &str),
+    came: Result<usize, &Status>,
+) {
+    let (identity, from) = (&*login.identity, &*login.from);
+    let came = match came {
+        Ok(count) => format!("{count} lock columns removed"),
+        Err(status) => format!("{:?}: {}", status.code(), status.message()),
+    };
+    tracing::info!(target: AUDIT, identity, from, %row, by, reason, came, "an end by force");
 }
 
 /// A backup was begun: it has every value.

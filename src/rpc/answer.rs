@@ -36,6 +36,12 @@ fn timestamp(ms: i64) -> prost_types::Timestamp {
     }
 }
 
+/// A time in microseconds since 1970; `None` for 0.
+pub fn end_us(us: u64) -> Option<prost_types::Timestamp> {
+    let ms = i64::try_from(us / 1_000).unwrap_or(i64::MAX);
+    (us > 0).then(|| timestamp(ms))
+}
+
 /// How many, in the 32 bits of the contract.
 pub fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)

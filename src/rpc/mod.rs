@@ -1,7 +1,7 @@
 //! gRPC at the edge: text and numbers in, typed calls on the engine, typed answers out.
 //!
 //! What lives here: parsing ([`parse`], [`page`]), status codes ([`status`], nowhere else), deadlines ([`deadline`]), the memory
-//! of connections ([`budget`]), the two services and their streams, listings of keys ([`locks`]), and the way between replicas:
+//! of connections ([`budget`]), the three services and their streams, listings of keys ([`locks`]), and the way between replicas:
 //! the home of a call ([`route`]), calls to other replicas ([`peer`]), and calls from them ([`peer_service`]). What must not live
 //! here: rules of the lock, of sessions or of the store. This folder calls the engine. Of the layers below the engine it knows
 //! only types.
@@ -32,6 +32,7 @@ mod pipeline;
 mod read;
 mod renew_locks;
 pub mod route;
+pub mod row_lock_service;
 pub mod status;
 pub mod stopping;
 pub mod watch;

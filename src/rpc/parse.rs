@@ -10,6 +10,7 @@ use uuid::{Uuid, Version};
 use crate::engine::{LeaseId, LiveBy, Mutation};
 use crate::limits::Limits;
 use crate::lock::{EntryName, InvalidKey, Key, KeyId, LockRef, Mode, SessionId, TableName};
+use crate::store::CellChange;
 
 /// A field of a request that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -207,6 +208,32 @@ pub fn ttl_ms(ttl: Option<&prost_types::Duration>, limits: &Limits) -> Result<u3
     at("ttl", ms_in_range(ttl, min_ms, max_ms, names))
 }
 
+/// `expire_after` of a row lock, as [`ttl_ms`].
+pub fn expire_after_ms(
+    ttl: Option<&prost_types::Duration>,
+    limits: &Limits,
+) -> Result<u32, Invalid> {
+    let field = "expire_after";
+    ttl_ms(ttl, limits).map_err(|invalid| Invalid { field, ..invalid })
+}
+
+/// `column_ttl` of a lock with this TTL, in milliseconds, rounded up; 0 where absent.
+pub fn column_ttl_ms(ttl: Option<&prost_types::Duration>, ttl_ms: u32) -> Result<u32, Invalid> {
+    let Some(ttl) = ttl else {
+        return Ok(0);
+    };
+    let names = "expire_after, 49 days";
+    at("column_ttl", ms_in_range(ttl, ttl_ms, u32::MAX, names))
+}
+
+/// A pause between two tries.
+pub fn pause(
+    field: &'static str,
+    pause: Option<&prost_types::Duration>,
+) -> Result<Option<Duration>, Invalid> {
+    pause.map(|pause| at(field, duration(pause))).transpose()
+}
+
 /// `disconnect_grace` of a session with this TTL, in milliseconds, rounded up; 0 where absent.
 pub fn disconnect_grace_ms(
     grace: Option<&prost_types::Duration>,
@@ -393,6 +420,58 @@ pub fn mutation(
             )),
         ),
     }
+}
+
+/// `lock_id` of a row lock: `None` where empty.
+pub fn lock_id(text: String, limits: &Limits) -> Result<Option<String>, Invalid> {
+    if text.starts_with('~') {
+        let why = "must not begin with ~, as the columns of tries do";
+        return at("lock_id", Err(FieldProblem::Conflicting(why)));
+    }
+    let label = label(text, limits.key_bytes_max, "limits.key_bytes_max");
+    at(
+        "lock_id",
+        label.map(|text| Some(text).filter(|text| !text.is_empty())),
+    )
+}
+
+/// A mutation of a data column. `is_new`: none before is of this column.
+pub fn row_change(
+    mutation: proto::RowMutation,
+    (is_data, is_new): (bool, bool),
+    limits: &Limits,
+) -> Result<CellChange, Invalid> {
+    let column = match () {
+        () if mutation.column.is_empty() => Err(FieldProblem::Missing),
+        () if !is_data => Err(FieldProblem::Conflicting("it is a lock column")),
+        () if !is_new => Err(FieldProblem::Conflicting(
+            "another mutation has the same column",
+        )),
+        () => fits(
+            mutation.column.len(),
+            "bytes",
+            limits.key_bytes_max,
+            "limits.key_bytes_max",
+        ),
+    };
+    at("mutations.column", column)?;
+    let column = mutation.column;
+    if mutation.delete {
+        let value = match mutation.value.is_empty() && mutation.ttl.is_none() {
+            true => Ok(CellChange::Delete { column }),
+            false => Err(FieldProblem::Conflicting(
+                "must be empty when delete is true, without a ttl",
+            )),
+        };
+        return at("mutations.value", value);
+    }
+    at("mutations.value", value_fits(&mutation.value, limits))?;
+    let ttl = pause("mutations.ttl", mutation.ttl.as_ref())?;
+    Ok(CellChange::Put {
+        column,
+        value: mutation.value,
+        ttl: ttl.filter(|ttl| !ttl.is_zero()),
+    })
 }
 
 #[cfg(test)]

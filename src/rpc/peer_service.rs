@@ -258,6 +258,8 @@ fn not_here(error: &EngineError) -> Option<NotHere> {
         | EngineError::CallNoNotAbove { .. }
         | EngineError::RequestMismatch { .. }
         | EngineError::NotInProtocol { .. }
+        | EngineError::RowBusy { .. }
+        | EngineError::StaleLock { .. }
         | EngineError::Exhausted { .. }
         | EngineError::ShareUsed { .. }
         | EngineError::Overloaded { .. }

@@ -133,6 +133,10 @@ pub fn of_engine(error: &EngineError) -> Status {
         EngineError::NotInProtocol { protocol, .. } => {
             failed(words, "NOT_IN_PROTOCOL").with("protocol", protocol)
         }
+        EngineError::RowBusy { retries } => StatusBuilder::new(Code::Aborted, words, "ROW_BUSY")
+            .with("retries", retries)
+            .retry_after(RETRY_STORE),
+        EngineError::StaleLock { column } => failed(words, "STALE_LOCK").with("column", column),
         EngineError::Exhausted { what, limit } => {
             StatusBuilder::new(Code::ResourceExhausted, words, "LIMIT_REACHED")
                 .with("limit", format!("limits.{what}"))

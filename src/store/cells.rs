@@ -24,6 +24,26 @@ pub struct StoredCell {
     pub left: Option<Duration>,
 }
 
+impl StoredCell {
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.column.len() + self.value.len()
+    }
+}
+
+/// How much one read may bring, in bytes.
+pub const READ_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Fails for a read that has brought more than it may.
+pub fn check_read(id: &KeyId, bytes: usize) -> Result<(), StoreError> {
+    match bytes > READ_BYTES_MAX {
+        true => Err(StoreError::Unavailable(format!(
+            "the row of {id} has more than {READ_BYTES_MAX} bytes"
+        ))),
+        false => Ok(()),
+    }
+}
+
 /// A selection of cells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Columns {
@@ -31,6 +51,13 @@ pub enum Columns {
     Named(Vec<String>),
     /// Those from the first name up to, and without, the second, in the order of their bytes.
     Between(String, String),
+}
+
+impl Columns {
+    /// All of a partition.
+    pub fn all() -> Columns {
+        Columns::Between(String::new(), char::MAX.to_string())
+    }
 }
 
 /// How current a read is.

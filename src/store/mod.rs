@@ -20,7 +20,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-pub use self::cells::{CellChange, CellStore, CellSwap, Columns, Currency, StoredCell};
+pub use self::cells::{CellChange, CellStore, CellSwap, Columns, Currency, StoredCell, check_read};
 use crate::key::KeyState;
 use crate::lock::{Key, KeyId, ReplicaId, SessionId, TableName};
 

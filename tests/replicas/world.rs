@@ -139,6 +139,7 @@ impl World {
             keyspace: self.keyspace.clone(),
             replication: Some(Replication::Simple(3)),
             cell_tables: Vec::new(),
+            row_tables: fermata::store::cassandra::RowTables::new(),
             tables: vec![TableName::default_table()],
         };
         let options = driver::options(self.contact_points(), self.keyspace.clone());

@@ -29,7 +29,7 @@ use self::preferred::Preferred;
 use self::reach::Greeted;
 use self::scylla::Scylla;
 use self::usage::Counted;
-pub use self::usage::{Sent, Use};
+pub use self::usage::{Quorum, Sent, Use};
 pub use self::window::Order;
 use self::window::Window;
 use crate::fault::{ConnectFault, Fault};
@@ -193,7 +193,12 @@ impl Driver {
             Use::HedgedCas(order) => (&self.hedged_transactions, order),
             Use::SettlingRead => (&self.settling_reads, Order::First),
             Use::Cas | Use::CasEverywhere | Use::SerialRead => (&self.transactions, Order::First),
-            Use::Read | Use::ReadEverywhere | Use::AnyRead | Use::Write => {
+            Use::Read
+            | Use::ReadEverywhere
+            | Use::AnyRead
+            | Use::Write
+            | Use::ReadFrom(_)
+            | Use::WriteTo(_) => {
                 self.counted.one(statement.usage);
                 return statement.prepared.execute(values).await;
             }

@@ -9,7 +9,7 @@ mod fault;
 mod options;
 mod value;
 
-pub use driver::{Driver, NextPage, Order, Sent, Statement, TokenRange, Use};
+pub use driver::{Driver, NextPage, Order, Quorum, Sent, Statement, TokenRange, Use};
 pub use fault::{ConnectFault, Fault};
 pub use options::{
     CassandraOptions, CassandraTls, ClientCertificate, Credentials, DriverKind, Keyspace,

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub const TRANSACTIONS_MAX: NonZeroUsize = NonZeroUsize::MIN.saturating_add(255);
 
 /// The name of a keyspace: 1 to 48 ASCII letters, digits or `_`, a letter first.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Keyspace(String);
 
 /// Why a text names no keyspace.

@@ -23,7 +23,7 @@ pub struct Starting {
     options: CassandraOptions,
     schema: Schema,
     /// The protocol of each table.
-    protocols: Vec<(TableName, &'static str)>,
+    protocols: Vec<(TableName, String)>,
     /// The command to make the tables.
     apply: String,
 }
@@ -41,7 +41,8 @@ impl Starting {
             keyspace: options.keyspace.clone(),
             replication: None,
             tables: config.home_tables(),
-            cell_tables: config.leaderless_tables().into_keys().collect(),
+            cell_tables: config.cell_tables(),
+            row_tables: config.row_tables(),
         };
         let mut apply = cluster::apply_command(&config.store.cassandra, &schema.tables);
         if !schema.cell_tables.is_empty() {
@@ -115,7 +116,7 @@ impl Starting {
             let agreed = store.agree_on_protocol(table, protocol).await;
             agreed.map_err(|error| error.to_string())?;
         }
-        let store = Arc::new(store);
+        let store = Arc::new(store.with_row_tables(self.schema.row_tables.clone()));
         let begun = engine.begin(engine_options(store.store())).await;
         begun.map_err(|error| error.to_string())?;
         leaderless.begin(store.cells());

@@ -15,22 +15,17 @@ use self::rules::{
     next_seq, number_column, numbers,
 };
 use super::ProtocolKind;
-use super::cells::{cell, delete, put, unavailable};
+use super::cells::{cell, delete, put};
 use super::entry::{StoredEntry, StoredRequest, request_column, request_ttl};
-use super::leaderless::{Parts, ProtocolOptions};
+use super::leaderless::{END_AHEAD_US, Parts, ProtocolOptions};
 use super::queue::{LiveEntry, Queue, Queueing};
 use super::value::{VALUE, value_cell};
 use crate::engine::{CreateCall, EngineError, LockStatus, Mutation, Value};
 use crate::lock::{EndedAs, Fence, KeyId, LockRef, Seq};
-use crate::store::{CellChange, Columns, Currency, StoredCell, Written};
+use crate::store::{Columns, Currency, StoredCell};
 
 /// The pause between two reads while others choose.
 const CHOICE_PAUSE: Duration = Duration::from_millis(5);
-/// The pause before a failed write is repeated, and how often it is.
-const WRITE_PAUSE: Duration = Duration::from_millis(20);
-const WRITES_MAX: u32 = 100;
-/// The lead of an end over the clock, in microseconds: more than the clocks of replicas differ. So no renewal undoes it.
-const END_AHEAD_US: u64 = 3_600_000_000;
 
 /// The protocol. Cheap to clone.
 #[derive(Clone)]
@@ -67,39 +62,6 @@ impl Bakery {
 
     async fn read(&self, id: &KeyId, columns: &Columns) -> Result<Vec<StoredCell>, EngineError> {
         self.parts.read(id, columns, Currency::Acknowledged).await
-    }
-
-    /// Writes until it is acknowledged: a write in doubt may be repeated.
-    async fn write_out(
-        &self,
-        id: &KeyId,
-        changes: &[CellChange],
-        timestamp: u64,
-    ) -> Result<(), EngineError> {
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            match self
-                .parts
-                .cells()?
-                .write_cells(id, changes, timestamp)
-                .await
-            {
-                Written::Done => return Ok(()),
-                Written::Unknown(error) | Written::NotStarted(error) if tries >= WRITES_MAX => {
-                    return Err(unavailable(&error));
-                }
-                Written::Unknown(error) | Written::NotStarted(error) => {
-                    tracing::debug!(%id, %error, "a write failed; repeating it");
-                    sleep(WRITE_PAUSE).await;
-                }
-            }
-        }
-    }
-
-    /// A timestamp above that of an earlier write.
-    fn timestamp_after(&self, before: u64) -> u64 {
-        self.parts.clock.wall_us().max(before + 1)
     }
 
     /// The entry among these cells; else why it is not there.
@@ -139,9 +101,9 @@ impl Bakery {
             let contender = self.parts.ids.below(CONTENDERS);
             let flag = choosing_column(call.tag, contender);
             let began = self.parts.clock.boot();
-            let timestamp = self.timestamp_after(0);
+            let timestamp = self.parts.timestamp_after(0);
             let flag_up = put(flag.clone(), Bytes::new(), Some(CHOOSING_TTL));
-            self.write_out(id, &[flag_up], timestamp).await?;
+            self.parts.write_out(id, &[flag_up], timestamp).await?;
             let chosen = match self.read(id, &contenders()).await {
                 Ok(cells) if cells.len() > self.parts.limits.entries_per_key_max => {
                     Err(EngineError::Exhausted {
@@ -155,7 +117,9 @@ impl Bakery {
             let seq = match chosen {
                 Ok(seq) => seq,
                 Err(error) => {
-                    self.write_out(id, &[delete(flag)], timestamp + 1).await?;
+                    self.parts
+                        .write_out(id, &[delete(flag)], timestamp + 1)
+                        .await?;
                     return Err(error);
                 }
             };
@@ -165,18 +129,18 @@ impl Bakery {
                 put(number.clone(), entry.encoded(), Some(entry.ttl())),
                 delete(flag),
             ];
-            self.write_out(id, &changes, timestamp + 1).await?;
+            self.parts.write_out(id, &changes, timestamp + 1).await?;
             if self.parts.clock.boot().saturating_sub(began) < CHOOSING_TTL {
                 // Only now a repeat of the call may find it.
                 let request = StoredRequest::live(seq).encoded();
                 let kept = Some(request_ttl(entry.ttl()));
                 let request = put(request_column(call.tag), request, kept);
-                self.write_out(id, &[request], timestamp + 1).await?;
+                self.parts.write_out(id, &[request], timestamp + 1).await?;
                 return Ok(seq);
             }
             // Its flag may have ended before its number was seen.
-            let end = self.timestamp_after(0) + END_AHEAD_US;
-            self.write_out(id, &[delete(number)], end).await?;
+            let end = self.parts.timestamp_after(0) + END_AHEAD_US;
+            self.parts.write_out(id, &[delete(number)], end).await?;
         }
     }
 
@@ -214,13 +178,7 @@ impl Queueing for Bakery {
     type Live = Live;
 
     fn may_guard(&self) -> Result<(), EngineError> {
-        if self.options.allow_unfenced {
-            return Ok(());
-        }
-        Err(EngineError::NotInProtocol {
-            protocol: Self::KIND.name(),
-            what: "fence, so a value is not safe in it; to use it all the same set allow_unfenced for the table",
-        })
+        self.options.may_guard()
     }
 
     fn parts(&self) -> &Parts {
@@ -273,7 +231,8 @@ impl Queueing for Bakery {
                     Some(request_ttl(ttl)),
                 ),
             ];
-            self.write_out(&id, &changes, self.timestamp_after(live.timestamp))
+            self.parts
+                .write_out(&id, &changes, self.parts.timestamp_after(live.timestamp))
                 .await?;
         }
         *live = self.live(lock_ref).await?;
@@ -294,7 +253,7 @@ impl Queueing for Bakery {
         }
         let id = lock_ref.key_id();
         let raised = put(FLOOR, floor_cell(lock_ref.seq), None);
-        self.write_out(&id, &[raised], lock_ref.seq.0).await?;
+        self.parts.write_out(&id, &[raised], lock_ref.seq.0).await?;
         *live = self.live(lock_ref).await?;
         match live.position {
             0 => Ok(held),
@@ -333,7 +292,9 @@ impl Queueing for Bakery {
         self.may_use_value(lock_ref, live)?;
         let id = lock_ref.key_id();
         let before = self.parts.read_one(&id, VALUE).await?;
-        let timestamp = self.timestamp_after(before.map_or(0, |cell| cell.timestamp));
+        let timestamp = self
+            .parts
+            .timestamp_after(before.map_or(0, |cell| cell.timestamp));
         let value = put(VALUE, value_cell(mutation), None);
         self.parts.write_one(&id, value, timestamp).await
     }
@@ -355,8 +316,9 @@ impl Bakery {
                 Some(request_ttl(ttl)),
             ),
         ];
-        let timestamp = self.timestamp_after(0) + END_AHEAD_US;
-        self.write_out(&lock_ref.key_id(), &changes, timestamp)
+        let timestamp = self.parts.timestamp_after(0) + END_AHEAD_US;
+        self.parts
+            .write_out(&lock_ref.key_id(), &changes, timestamp)
             .await
     }
 }

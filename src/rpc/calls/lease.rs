@@ -222,6 +222,8 @@ fn how_ended(error: &EngineError) -> Option<EndReason> {
         | EngineError::CallNoNotAbove { .. }
         | EngineError::RequestMismatch { .. }
         | EngineError::NotInProtocol { .. }
+        | EngineError::RowBusy { .. }
+        | EngineError::StaleLock { .. }
         | EngineError::Exhausted { .. }
         | EngineError::ShareUsed { .. }
         | EngineError::Overloaded { .. }

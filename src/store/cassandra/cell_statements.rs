@@ -1,10 +1,31 @@
 //! The statements on cells.
 
+use std::sync::Arc;
+
 use fermata_cassandra::{Keyspace, Use};
 
+use super::row_table::RowTable;
 use super::table_names::cell_table;
 use crate::lock::TableName;
 use crate::store::{CellChange, CellSwap, Currency};
+
+/// A table with cells.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum CellTable {
+    /// One of the service.
+    Own(TableName),
+    /// One of a user.
+    Row(Arc<RowTable>),
+}
+
+impl CellTable {
+    fn name(&self, keyspace: &Keyspace) -> String {
+        match self {
+            CellTable::Own(table) => cell_table(keyspace, table),
+            CellTable::Row(row) => row.name.quoted(),
+        }
+    }
+}
 
 /// What is asked about cells.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -59,7 +80,15 @@ impl CellCql {
     }
 
     /// How it is executed.
-    pub(super) fn usage(&self) -> Use {
+    pub(super) fn usage(&self, table: &CellTable) -> Use {
+        match (self.usual(), table) {
+            (Use::Read, CellTable::Row(row)) => Use::ReadFrom(row.quorum),
+            (Use::Write, CellTable::Row(row)) => Use::WriteTo(row.quorum),
+            (usual, _) => usual,
+        }
+    }
+
+    fn usual(&self) -> Use {
         match self {
             CellCql::Named(_, Currency::Settled) | CellCql::Between(Currency::Settled) => {
                 Use::SettlingRead
@@ -73,8 +102,8 @@ impl CellCql {
     }
 
     /// Its text.
-    pub(super) fn text(&self, keyspace: &Keyspace, table: &TableName) -> String {
-        let table = cell_table(keyspace, table);
+    pub(super) fn text(&self, keyspace: &Keyspace, table: &CellTable) -> String {
+        let table = table.name(keyspace);
         let select = format!(
             "SELECT \"column1\", \"value\", WRITETIME(\"value\") AS \"written\", TTL(\"value\") AS \"left\" FROM {table} \
              WHERE \"key\" = ? AND \"column1\""
@@ -126,7 +155,8 @@ mod tests {
     #[test]
     fn a_swap_has_its_condition_on_its_first_change_only_and_no_timestamp() {
         let changes = vec![Change::Put, Change::Put, Change::Delete];
-        let text = |ask: CellCql| ask.text(&Keyspace::default(), &TableName::default_table());
+        let table = CellTable::Own(TableName::default_table());
+        let text = |ask: CellCql| ask.text(&Keyspace::default(), &table);
         let swap = text(CellCql::Swap(Condition::Value, changes.clone()));
         let (first, others) = swap.split_once(';').unwrap();
         assert!(first.ends_with(" IF \"value\" = ?"), "{swap}");

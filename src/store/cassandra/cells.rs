@@ -1,5 +1,6 @@
 //! Cells, for protocols that keep nothing in memory: swaps by lightweight transactions, writes by a majority.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -7,13 +8,14 @@ use bytes::Bytes;
 use fermata_cassandra::{Fault, Row, Value, present};
 
 use super::CassandraStore;
-use super::cell_statements::{CellCql, Change};
+use super::cell_statements::{CellCql, CellTable, Change};
 use super::codec::{bigint, number};
 use super::scan::Smallest;
 use super::statements::Cql;
 use crate::lock::{Key, KeyId, TableName};
 use crate::store::{
     CellChange, CellStore, CellSwap, Columns, Currency, StoreError, StoredCell, Swap, Written,
+    check_read,
 };
 
 #[async_trait]
@@ -36,11 +38,14 @@ impl CellStore for CassandraStore {
                 vec![key, Value::text(from), Value::text(to)],
             ),
         };
-        let ask = Cql::Cells(id.table.clone(), ask);
-        let mut cells = Vec::new();
+        let ask = Cql::Cells(self.cell_table(&id.table), ask);
+        let (mut cells, mut bytes) = (Vec::new(), 0);
         let visit = |row| {
-            cells.extend(cell(row)?);
-            Ok(())
+            if let Some(cell) = cell(row)? {
+                bytes += cell.bytes();
+                cells.push(cell);
+            }
+            check_read(id, bytes)
         };
         match currency {
             // Transactions in flight are settled by the first page. It has all: few cells are read so.
@@ -56,7 +61,7 @@ impl CellStore for CassandraStore {
 
     async fn write_cells(&self, id: &KeyId, changes: &[CellChange], timestamp: u64) -> Written {
         let shape = changes.iter().map(Change::from).collect();
-        let ask = Cql::Cells(id.table.clone(), CellCql::Write(shape));
+        let ask = Cql::Cells(self.cell_table(&id.table), CellCql::Write(shape));
         let mut values = match bigint(timestamp) {
             Ok(timestamp) => vec![Value::BigInt(timestamp)],
             Err(error) => return Written::NotStarted(error),
@@ -70,7 +75,7 @@ impl CellStore for CassandraStore {
     }
 
     async fn swap_cells(&self, id: &KeyId, swap: &CellSwap) -> Swap<Bytes> {
-        let ask = Cql::Cells(id.table.clone(), CellCql::swap(swap));
+        let ask = Cql::Cells(self.cell_table(&id.table), CellCql::swap(swap));
         let mut values = bound(id, &swap.first);
         values.extend(swap.expected.clone().map(Value::Blob));
         values.extend(swap.others.iter().flat_map(|change| bound(id, change)));
@@ -88,19 +93,35 @@ impl CellStore for CassandraStore {
         after: Option<&Key>,
         limit: usize,
     ) -> Result<Vec<Key>, StoreError> {
+        let cells = self.cell_table(table);
         let is_wanted =
             |key: &Key| key.as_str().starts_with(prefix) && after.is_none_or(|after| key > after);
         let decode = |mut row: Row| {
             let key = present(row.text("key")?, "key")?;
-            let key = Key::parse(&key, Key::BYTES_MAX)
-                .map_err(|error| StoreError::Damaged(format!("a malformed key: {error}")))?;
-            Ok(Some(key).filter(is_wanted))
+            match (Key::parse(&key, Key::BYTES_MAX), &cells) {
+                (Ok(key), _) => Ok(Some(key).filter(is_wanted)),
+                // Nobody can lock it by this service.
+                (Err(_), CellTable::Row(_)) => Ok(None),
+                (Err(error), CellTable::Own(_)) => {
+                    Err(StoreError::Damaged(format!("a malformed key: {error}")))
+                }
+            }
         };
         let mut keys = Smallest::new(limit);
-        let ask = Cql::Cells(table.clone(), CellCql::Partitions);
+        let ask = Cql::Cells(cells.clone(), CellCql::Partitions);
         self.each_readable(ask, super::scan::ALL, decode, |key| keys.offer(key, ()))
             .await?;
         Ok(keys.kept.into_keys().collect())
+    }
+}
+
+impl CassandraStore {
+    /// The table with the cells of a table.
+    fn cell_table(&self, table: &TableName) -> CellTable {
+        match self.row_tables.get(table) {
+            Some(row) => CellTable::Row(Arc::clone(row)),
+            None => CellTable::Own(table.clone()),
+        }
     }
 }
 

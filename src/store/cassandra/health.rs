@@ -234,6 +234,16 @@ async fn judge_tables(
             });
         }
     }
+    for (name, row) in &schema.row_tables {
+        if let Some(fault) = row.name.fault(driver).await? {
+            let remedy = format!(
+                "correct tables.{name}.row_table, or CREATE TABLE {} \
+                 (key text, column1 text, value blob, PRIMARY KEY (key, column1))",
+                row.name
+            );
+            findings.push(wrong(fault, remedy));
+        }
+    }
     Ok(findings)
 }
 

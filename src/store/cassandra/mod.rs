@@ -21,6 +21,7 @@ mod protocols;
 mod replicas;
 mod replication;
 mod restored;
+mod row_table;
 mod rows;
 mod scan;
 pub mod schema;
@@ -42,7 +43,7 @@ pub mod modelled {
     pub use super::statements::Cql;
 }
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,9 +55,10 @@ use parking_lot::Mutex;
 pub use error::CassandraError;
 pub use fermata_cassandra::{
     CassandraOptions, CassandraTls, ClientCertificate, Credentials, DriverKind, Keyspace,
-    KeyspaceError, Majority,
+    KeyspaceError, Majority, Quorum,
 };
 pub use restored::{RestoredError, restored};
+pub use row_table::{RowTable, RowTableName, RowTableNameError};
 
 use self::health::Finding;
 use self::in_doubt::InDoubtSwaps;
@@ -101,7 +103,12 @@ pub struct CassandraStore {
     in_doubt: InDoubtSwaps,
     unreadable: LogThrottle,
     statements: Mutex<HashMap<Cql, Statement>>,
+    /// The tables of users.
+    row_tables: RowTables,
 }
+
+/// The tables of users, each by the name of its lock table.
+pub type RowTables = BTreeMap<TableName, Arc<RowTable>>;
 
 /// How long a request about what replicas share may take at a node.
 const CLUSTER_REQUEST_TIMEOUT: Duration = Duration::from_millis(1_500);
@@ -132,6 +139,7 @@ impl CassandraStore {
             in_doubt: InDoubtSwaps::default(),
             unreadable: LogThrottle::default(),
             statements: Mutex::new(HashMap::new()),
+            row_tables: RowTables::new(),
         };
         match schema::version(&store.driver, &keyspace).await {
             Ok(Some(schema::VERSION)) => Ok(store),
@@ -143,6 +151,12 @@ impl CassandraStore {
             Ok(None) => Err(CassandraError::NoSchema { keyspace }),
             Err(fault) => Err(fault.into()),
         }
+    }
+
+    /// With the cells of these tables in rows of users.
+    #[must_use]
+    pub fn with_row_tables(self, row_tables: RowTables) -> CassandraStore {
+        CassandraStore { row_tables, ..self }
     }
 
     /// Handles of it. Who opened it goes on to need it itself.

@@ -2,6 +2,7 @@
 
 use fermata_cassandra::{CassandraOptions, Driver, Fault, Keyspace, Use, Value};
 
+use super::RowTables;
 use super::error::CassandraError;
 use super::replication::{self, Copies};
 pub use super::replication::{Replication, ReplicationError};
@@ -28,6 +29,8 @@ pub struct Schema {
     pub tables: Vec<TableName>,
     /// The tables whose keys have no homes.
     pub cell_tables: Vec<TableName>,
+    /// The tables of users with lock columns. They are checked, not made.
+    pub row_tables: RowTables,
 }
 
 impl Schema {
@@ -185,6 +188,7 @@ mod tests {
             replication: None,
             tables: vec![table.clone()],
             cell_tables: Vec::new(),
+            row_tables: RowTables::new(),
         };
         let tables = schema.statements().join("\n");
         let swap = Cql::Swap(table.clone(), Shape::holding(false, 1, 1), Order::First);
@@ -210,6 +214,7 @@ mod tests {
             replication: None,
             tables: vec![TableName::default_table()],
             cell_tables: Vec::new(),
+            row_tables: RowTables::new(),
         };
         let statements = schema.statements();
         assert_eq!(statements.len(), 6);

@@ -5,7 +5,7 @@
 
 use fermata_cassandra::{Keyspace, Order, Use};
 
-use super::cell_statements::CellCql;
+use super::cell_statements::{CellCql, CellTable};
 use super::table_names::{data_table, lock_table, single_table};
 use crate::lock::TableName;
 use crate::store::HAND_OVER_REQUEST_KEPT;
@@ -133,7 +133,7 @@ pub enum Cql {
     /// Write of a value with its timestamp.
     WriteData(TableName),
     /// Cells of a table.
-    Cells(TableName, CellCql),
+    Cells(CellTable, CellCql),
     /// The row of a session, after what is in flight was settled.
     LoadSession,
     /// The row of a new session.
@@ -239,7 +239,7 @@ impl Cql {
     pub(super) fn usage(&self) -> Use {
         match self {
             Cql::Swap(_, _, order) => Use::HedgedCas(*order),
-            Cql::Cells(_, ask) => ask.usage(),
+            Cql::Cells(table, ask) => ask.usage(table),
             Cql::OpenSession
             | Cql::SwapSession
             | Cql::ForgetSession

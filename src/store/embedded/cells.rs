@@ -10,6 +10,7 @@ use super::work::{Met, Work};
 use crate::lock::{Key, KeyId, TableName};
 use crate::store::{
     CellChange, CellStore, CellSwap, Columns, Currency, StoreError, StoredCell, Swap, Written,
+    check_read,
 };
 
 #[async_trait]
@@ -24,8 +25,12 @@ impl CellStore for EmbeddedStore {
             self.settle().await?;
         }
         let (id, columns) = (id.clone(), columns.clone());
-        self.read(move |snapshot| cell_work::read(snapshot, &id, &columns))
-            .await
+        let read = id.clone();
+        let cells = self
+            .read(move |snapshot| cell_work::read(snapshot, &read, &columns))
+            .await?;
+        check_read(&id, cells.iter().map(StoredCell::bytes).sum())?;
+        Ok(cells)
     }
 
     async fn write_cells(&self, id: &KeyId, changes: &[CellChange], timestamp: u64) -> Written {

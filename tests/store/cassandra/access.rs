@@ -123,6 +123,7 @@ impl Guarded {
             replication: Some(Replication::Simple(1)),
             tables: vec![table("default")],
             cell_tables: Vec::new(),
+            row_tables: fermata::store::cassandra::RowTables::new(),
         };
         schema::apply(options, &schema, &|_| {}).await
     }

@@ -23,7 +23,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fermata::store::CellStore;
 use fermata::store::cassandra::schema::{self, Replication, Schema};
-use fermata::store::cassandra::{CassandraError, CassandraOptions, CassandraStore, Keyspace};
+use fermata::store::cassandra::{
+    CassandraError, CassandraOptions, CassandraStore, Keyspace, Quorum, RowTable, RowTables,
+};
 use tokio::sync::{Mutex, MutexGuard, OnceCell, Semaphore, SemaphorePermit};
 
 use crate::contract::{CELLS, Fresh, cells_keep_their_promises, keeps_its_promises};
@@ -109,6 +111,7 @@ impl World {
             replication: Some(Replication::Simple(3)),
             tables: tables(false),
             cell_tables: tables(true),
+            row_tables: RowTables::new(),
         }
     }
 
@@ -149,6 +152,18 @@ keeps_its_promises!(store_for, shared);
 pub async fn cells_for() -> Option<(Arc<dyn CellStore>, World)> {
     let world = World::shared().await?;
     Some((Arc::new(world.store().await).cells(), world))
+}
+
+/// The same cells, as a table of a user.
+pub async fn rows_for() -> Option<(Arc<dyn CellStore>, World)> {
+    let world = World::shared().await?;
+    let row = RowTable {
+        name: format!("{}.cells_{CELLS}", world.keyspace).parse().unwrap(),
+        quorum: Quorum::Each,
+    };
+    let rows = RowTables::from([(table(CELLS), Arc::new(row))]);
+    let store = world.store().await.with_row_tables(rows);
+    Some((Arc::new(store).cells(), world))
 }
 
 cells_keep_their_promises!(super::cells_for);

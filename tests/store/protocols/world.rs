@@ -10,7 +10,9 @@ use fermata::engine::{
 };
 use fermata::limits::Limits;
 use fermata::lock::{Fence, Key, KeyId, LockRef, Mode, TableName, Tag};
-use fermata::protocol::{Leaderless, LeaderlessTables, ProtocolKind, ProtocolOptions};
+use fermata::protocol::{
+    ColumnPrefix, Leaderless, LeaderlessTables, ProtocolKind, ProtocolOptions,
+};
 use fermata::store::CellStore;
 
 use crate::contract::CELLS;
@@ -30,12 +32,13 @@ pub struct Replica(pub Arc<dyn Leaderless>);
 
 impl World {
     pub fn new(test: &'static str, kind: ProtocolKind, cells: Arc<dyn CellStore>) -> World {
-        let allow_unfenced = kind == ProtocolKind::Bakery;
+        let allow_unfenced = kind != ProtocolKind::Music;
         World {
             test,
             options: ProtocolOptions {
                 kind,
                 allow_unfenced,
+                lock_prefix: "_LOCK_".to_owned(),
             },
             cells,
         }
@@ -49,11 +52,23 @@ impl World {
     /// A replica that has this way to the store.
     pub fn replica_on(&self, cells: Arc<dyn CellStore>) -> Replica {
         let table = TableName::parse(CELLS).unwrap();
-        let tables = BTreeMap::from([(table.clone(), self.options.clone())]);
+        Replica(Arc::clone(self.tables_on(cells).of(&table).unwrap()))
+    }
+
+    fn tables_on(&self, cells: Arc<dyn CellStore>) -> LeaderlessTables {
+        let table = TableName::parse(CELLS).unwrap();
+        let tables = BTreeMap::from([(table, self.options.clone())]);
         let (clock, ids) = (Arc::new(SystemClock), Arc::new(SystemIds));
         let tables = LeaderlessTables::new(tables, Limits::default(), clock, ids);
         tables.begin(cells);
-        Replica(Arc::clone(tables.of(&table).unwrap()))
+        tables
+    }
+
+    /// A replica with rows.
+    pub fn rows(&self) -> ColumnPrefix {
+        let table = TableName::parse(CELLS).unwrap();
+        let tables = self.tables_on(Arc::clone(&self.cells));
+        tables.rows_of(&table).unwrap().clone()
     }
 
     /// Without the leave to guard values in a protocol without a fence.

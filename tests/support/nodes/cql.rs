@@ -26,6 +26,7 @@ static STATICS: LazyLock<Vec<String>> = LazyLock::new(|| {
         keyspace: Keyspace::parse("k").unwrap(),
         replication: None,
         cell_tables: Vec::new(),
+        row_tables: fermata::store::cassandra::RowTables::new(),
         tables: vec![TableName::default_table()],
     };
     let statements = schema.statements();

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::usage::Quorum;
 use crate::fault::Fault;
 use crate::value::{Row, Value};
 
@@ -44,6 +45,8 @@ pub(super) enum Level {
     Serial,
     /// Any one node.
     One,
+    /// This quorum.
+    Of(Quorum),
 }
 
 /// How often a statement may be sent.

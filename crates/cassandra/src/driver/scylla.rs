@@ -36,6 +36,7 @@ use super::backend::{
 };
 use super::preferred::Preferred;
 use super::reach::Greeted;
+use super::usage::Quorum;
 use crate::fault::{ConnectFault, Fault};
 use crate::options::{CassandraOptions, Majority};
 use crate::value::{Row, Value};
@@ -149,6 +150,9 @@ impl Scylla {
                 prepared.set_consistency(Consistency::LocalSerial);
             }
             (Level::One, _) => prepared.set_consistency(Consistency::One),
+            (Level::Of(Quorum::All), _) => prepared.set_consistency(Consistency::Quorum),
+            (Level::Of(Quorum::Local), _) => prepared.set_consistency(Consistency::LocalQuorum),
+            (Level::Of(Quorum::Each), _) => prepared.set_consistency(Consistency::EachQuorum),
         }
         Ok(Arc::new(PreparedByScylla {
             session: Arc::clone(&self.session),

@@ -27,6 +27,21 @@ pub enum Use {
     AnyRead,
     /// A write with its own timestamp. Sending it twice changes nothing.
     Write,
+    /// A read from this quorum, whatever [`Majority`](crate::Majority) says. May be sent twice.
+    ReadFrom(Quorum),
+    /// A write to this quorum, whatever [`Majority`](crate::Majority) says, with its own timestamp.
+    WriteTo(Quorum),
+}
+
+/// The nodes that must answer, of those that have the partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Quorum {
+    /// QUORUM: a majority of all.
+    All,
+    /// LOCAL_QUORUM: a majority in the datacenter of the coordinator.
+    Local,
+    /// EACH_QUORUM: a majority in each datacenter.
+    Each,
 }
 
 impl Use {
@@ -39,6 +54,8 @@ impl Use {
             Use::ReadEverywhere => (Level::Everywhere, Sending::Read),
             Use::AnyRead => (Level::One, Sending::Read),
             Use::Write => (Level::Majority, Sending::Write),
+            Use::ReadFrom(quorum) => (Level::Of(quorum), Sending::Read),
+            Use::WriteTo(quorum) => (Level::Of(quorum), Sending::Write),
         };
         Execution { level, sending }
     }

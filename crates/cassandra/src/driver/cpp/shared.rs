@@ -9,6 +9,7 @@ use cassandra_cpp::Consistency;
 use super::members::Members;
 use crate::driver::backend::Level;
 use crate::driver::preferred::Preferred;
+use crate::driver::usage::Quorum;
 use crate::options::Majority;
 
 #[derive(Debug)]
@@ -30,13 +31,18 @@ impl Shared {
             (Level::Serial, Majority::Everywhere) => Consistency::SERIAL,
             (Level::Serial, Majority::OneDatacenter) => Consistency::LOCAL_SERIAL,
             (Level::One, _) => Consistency::ONE,
+            (Level::Of(Quorum::All), _) => Consistency::QUORUM,
+            (Level::Of(Quorum::Local), _) => Consistency::LOCAL_QUORUM,
+            (Level::Of(Quorum::Each), _) => Consistency::EACH_QUORUM,
         }
     }
 
     pub(super) fn serial_consistency(&self, level: Level) -> Consistency {
         match level {
             Level::Everywhere => Consistency::SERIAL,
-            Level::Majority | Level::Serial | Level::One => self.consistency(Level::Serial),
+            Level::Majority | Level::Serial | Level::One | Level::Of(_) => {
+                self.consistency(Level::Serial)
+            }
         }
     }
 }
