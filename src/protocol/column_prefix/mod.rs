@@ -220,14 +220,15 @@ impl ColumnPrefix {
             read_at: held_from,
         };
         if once.has_waited {
-            // Its note must never bring it back. It may have been released meanwhile.
+            // It may have been released meanwhile.
+            let lock_ref = super::queue::lock_ref(id, seq_of(tag), tag);
+            if let Err(error) = self.noted(&lock_ref).await {
+                return Err(self.removed(&lock_ref, &live, error).await);
+            }
+            // Its note must never bring it back.
             let removes = [delete(self.names.waits(tag))];
             let ahead = self.parts.timestamp_after(0) + END_AHEAD_US;
             self.parts.write_out(id, &removes, ahead).await?;
-            let lock_ref = super::queue::lock_ref(id, seq_of(tag), tag);
-            if let Err(ended) = self.noted(&lock_ref).await {
-                return Err(self.removed(&lock_ref, &live, ended).await);
-            }
         }
         self.remove_stale(id, &stale).await;
         Ok(Tried::Holds(live, cells))
@@ -304,7 +305,7 @@ impl ColumnPrefix {
             .await
     }
 
-    /// Removes the lock column of a lockRef whose end was noted by another call. Answers that end.
+    /// Removes the lock column of a lockRef that does not hold its row for this reason. Answers the reason.
     async fn removed(&self, lock_ref: &LockRef, live: &Live, error: EngineError) -> EngineError {
         let Place::Row(column) = &live.place else {
             return error;
@@ -472,8 +473,12 @@ impl Queueing for ColumnPrefix {
             return Err(self.removed(lock_ref, live, expired).await);
         }
         // A release may have come between.
-        if let Err(ended) = self.noted(lock_ref).await {
-            return Err(self.removed(lock_ref, live, ended).await);
+        match self.noted(lock_ref).await {
+            Err(error @ EngineError::Ended(_)) => {
+                return Err(self.removed(lock_ref, live, error).await);
+            }
+            Err(error) => return Err(error),
+            Ok(_) => {}
         }
         live.left = ttl;
         live.read_at = began;
