@@ -83,6 +83,9 @@ pub fn described(lock: &proto::DescribeLockResponse) -> Value {
         "ended": ended,
         "from_row": lock.from_row,
         "home": lock.home.as_ref().map(key_home),
+        "protocol": lock.protocol,
+        "unfenced": lock.unfenced,
+        "unordered": lock.unordered,
     })
 }
 

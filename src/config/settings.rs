@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use etcetera::BaseStrategy as _;
+use fermata_cassandra::{Quorum, RowTable, RowTableName};
 use fermata_command::Span;
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
@@ -17,7 +18,6 @@ use crate::limits::Limits;
 use crate::lock::{TableName, TableNameError};
 use crate::protocol::{ProtocolKind, ProtocolOptions};
 use crate::server::{GRACE, check_listen};
-use crate::store::cassandra::{Quorum, RowTable, RowTableName, RowTables};
 
 /// All settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -308,7 +308,7 @@ impl Config {
     }
 
     /// The tables of users with lock columns.
-    pub fn row_tables(&self) -> RowTables {
+    pub fn row_tables(&self) -> BTreeMap<TableName, Arc<RowTable>> {
         let named = self.tables.iter().filter_map(|(name, table)| {
             let row = table.row_table.as_ref()?.parse().ok()?;
             let quorum = match table.consistency {

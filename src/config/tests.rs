@@ -405,3 +405,58 @@ fn encryption_is_asked_for_in_whole() {
         assert_eq!(Config::load(&environment(pairs)).is_ok(), good, "{pairs:?}");
     }
 }
+
+#[test]
+fn the_protocol_of_a_table_is_checked_with_its_options() {
+    let faults = |lines: &str| {
+        let (_file, sources) = with_file(environment(&[]), lines);
+        problems(&sources)
+    };
+    for (lines, said) in [
+        ("[tables.a]\nprotocol = 'paxos'", "tables.a.protocol"),
+        (
+            "[tables.default]\nprotocol = 'music'",
+            "tables.default.protocol must be home",
+        ),
+        (
+            "[tables.a]\nallow_unfenced = true",
+            "tables.a.allow_unfenced is for protocols without a fence",
+        ),
+        (
+            "[tables.a]\nprotocol = 'bakery'\ncommit = 'write-back'",
+            "tables.a.commit is for the protocol home",
+        ),
+        (
+            "[tables.a]\nprotocol = 'bakery'\nlock_prefix = 'x'",
+            "tables.a.lock_prefix is for the protocol column-prefix",
+        ),
+        (
+            "[tables.a]\nprotocol = 'column-prefix'\nrow_table = 'k.t'",
+            "tables.a.row_table is for the store cassandra",
+        ),
+        (
+            "[tables.a]\nprotocol = 'column-prefix'\nlock_prefix = 'ä'",
+            "tables.a.lock_prefix must have 1 to 32",
+        ),
+        (
+            "store.kind = 'cassandra'\nstore.cassandra.contact_points = 'a'\n[tables.a]\nprotocol = 'column-prefix'",
+            "tables.a.row_table must name the table with the rows",
+        ),
+        (
+            "store.kind = 'cassandra'\nstore.cassandra.contact_points = 'a'\n[tables.a]\nprotocol = 'column-prefix'\nrow_table = 't'",
+            "tables.a.row_table must be KEYSPACE.TABLE",
+        ),
+        (
+            "[tables.a]\nprotocol = 'column-prefix'\nconsistency = 'one'",
+            "tables.a.consistency",
+        ),
+    ] {
+        let found = faults(lines);
+        assert!(
+            found.iter().any(|one| one.contains(said)),
+            "{lines}: {found:?}"
+        );
+    }
+    let (_file, sources) = with_file(environment(&[]), "[tables.a]\nprotocol = 'column-prefix'");
+    Config::load(&sources).unwrap();
+}

@@ -29,6 +29,9 @@ pub use column_prefix::{AcquireRow, AcquiredRow, Backoff, ColumnPrefix, LockColu
 pub use leaderless::{Leaderless, LeaderlessWatch, ProtocolOptions};
 pub use tables::LeaderlessTables;
 
+/// A change of a column of a row.
+pub use crate::store::CellChange as RowChange;
+
 /// The protocol of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolKind {
@@ -55,6 +58,14 @@ impl ProtocolKind {
         match self {
             ProtocolKind::Music => true,
             ProtocolKind::Bakery | ProtocolKind::ColumnPrefix => false,
+        }
+    }
+
+    /// Whether waiters follow each other in an order.
+    pub fn has_order(self) -> bool {
+        match self {
+            ProtocolKind::Music | ProtocolKind::Bakery => true,
+            ProtocolKind::ColumnPrefix => false,
         }
     }
 }

@@ -10,7 +10,7 @@ use uuid::{Uuid, Version};
 use crate::engine::{LeaseId, LiveBy, Mutation};
 use crate::limits::Limits;
 use crate::lock::{EntryName, InvalidKey, Key, KeyId, LockRef, Mode, SessionId, TableName};
-use crate::store::CellChange;
+use crate::protocol::RowChange;
 
 /// A field of a request that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -440,7 +440,7 @@ pub fn row_change(
     mutation: proto::RowMutation,
     (is_data, is_new): (bool, bool),
     limits: &Limits,
-) -> Result<CellChange, Invalid> {
+) -> Result<RowChange, Invalid> {
     let column = match () {
         () if mutation.column.is_empty() => Err(FieldProblem::Missing),
         () if !is_data => Err(FieldProblem::Conflicting("it is a lock column")),
@@ -458,7 +458,7 @@ pub fn row_change(
     let column = mutation.column;
     if mutation.delete {
         let value = match mutation.value.is_empty() && mutation.ttl.is_none() {
-            true => Ok(CellChange::Delete { column }),
+            true => Ok(RowChange::Delete { column }),
             false => Err(FieldProblem::Conflicting(
                 "must be empty when delete is true, without a ttl",
             )),
@@ -467,7 +467,7 @@ pub fn row_change(
     }
     at("mutations.value", value_fits(&mutation.value, limits))?;
     let ttl = pause("mutations.ttl", mutation.ttl.as_ref())?;
-    Ok(CellChange::Put {
+    Ok(RowChange::Put {
         column,
         value: mutation.value,
         ttl: ttl.filter(|ttl| !ttl.is_zero()),

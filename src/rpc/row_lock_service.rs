@@ -23,8 +23,7 @@ use crate::access::{Scope, Verb, Verbs};
 use crate::engine::{CreateCall, EngineError, LiveBy};
 use crate::limits::Limits;
 use crate::lock::{KeyId, LockRef, Mode, Secret, TableName};
-use crate::protocol::{AcquireRow, Backoff, ColumnPrefix, LockColumn};
-use crate::store::CellChange;
+use crate::protocol::{AcquireRow, Backoff, ColumnPrefix, LockColumn, RowChange};
 
 /// RowLockService on the rows of this replica's tables.
 #[derive(Clone)]
@@ -136,7 +135,7 @@ fn changes(
     mutations: Vec<proto::RowMutation>,
     rows: &ColumnPrefix,
     limits: &Limits,
-) -> Result<Vec<CellChange>, Invalid> {
+) -> Result<Vec<RowChange>, Invalid> {
     let mut names = BTreeSet::new();
     let changes = mutations.into_iter().map(|mutation| {
         let is_data = rows.is_data(&mutation.column);

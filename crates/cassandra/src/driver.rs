@@ -29,7 +29,7 @@ use self::preferred::Preferred;
 use self::reach::Greeted;
 use self::scylla::Scylla;
 use self::usage::Counted;
-pub use self::usage::{Quorum, Sent, Use};
+pub use self::usage::{Sent, Use};
 pub use self::window::Order;
 use self::window::Window;
 use crate::fault::{ConnectFault, Fault};

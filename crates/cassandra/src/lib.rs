@@ -7,12 +7,14 @@
 mod driver;
 mod fault;
 mod options;
+mod row_table;
 mod value;
 
-pub use driver::{Driver, NextPage, Order, Quorum, Sent, Statement, TokenRange, Use};
+pub use driver::{Driver, NextPage, Order, Sent, Statement, TokenRange, Use};
 pub use fault::{ConnectFault, Fault};
 pub use options::{
     CassandraOptions, CassandraTls, ClientCertificate, Credentials, DriverKind, Keyspace,
     KeyspaceError, Majority, TRANSACTIONS_MAX,
 };
+pub use row_table::{Quorum, RowTable, RowTableName, RowTableNameError};
 pub use value::{ColumnError, Row, Value, present};

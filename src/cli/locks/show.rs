@@ -116,14 +116,31 @@ fn described_entry(lock: &proto::DescribeLockResponse, name: &str) -> String {
     line("Entry", &format!("{name} {what}"))
 }
 
+/// The protocol, and what it does not promise.
+fn protocol(lock: &proto::DescribeLockResponse) -> String {
+    let name = &lock.protocol;
+    match (lock.unfenced, lock.unordered) {
+        (false, _) => name.clone(),
+        (true, false) => format!("{name}: nothing fences off a holder whose TTL has passed"),
+        (true, true) => format!(
+            "{name}: nothing fences off a holder whose TTL has passed; waiters have no order and are not shown"
+        ),
+    }
+}
+
 fn describe(lock: &proto::DescribeLockResponse, now: SystemTime, colour: bool) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| text.push_str(&line(name, value));
     line("Key", &lock.key);
     line("Table", &lock.table);
-    line("Home", &home(lock.home.as_ref()));
-    line("Source", source(lock));
+    if lock.protocol == "home" {
+        line("Home", &home(lock.home.as_ref()));
+        line("Source", source(lock));
+    } else {
+        line("Protocol", &protocol(lock));
+    }
     match lock.last_fencing_token {
+        0 if lock.unfenced => line("Last fencing token", "none: the protocol has none"),
         0 => line("Last fencing token", "none: never locked"),
         token => line("Last fencing token", &token.to_string()),
     }
@@ -253,6 +270,7 @@ mod tests {
             }],
             waiter_count: 3,
             home: key_home("10.0.0.1:7450"),
+            protocol: "home".to_owned(),
             ..proto::DescribeLockResponse::default()
         };
         let now = UNIX_EPOCH + Duration::from_secs(101);
@@ -276,6 +294,7 @@ mod tests {
         let from_row = proto::DescribeLockResponse {
             from_row: true,
             unsynced: true,
+            protocol: "home".to_owned(),
             home: key_home(""),
             waiters: vec![proto::QueueEntry {
                 identity: "mallory".to_owned(),
@@ -292,5 +311,24 @@ mod tests {
         ] {
             assert!(shown.contains(said), "{said}: {shown}");
         }
+    }
+
+    #[test]
+    fn what_a_protocol_does_not_promise_is_shown() {
+        let lock = proto::DescribeLockResponse {
+            protocol: "column-prefix".to_owned(),
+            unfenced: true,
+            unordered: true,
+            ..proto::DescribeLockResponse::default()
+        };
+        let shown = describe(&lock, UNIX_EPOCH, false);
+        for said in [
+            "column-prefix: nothing fences",
+            "no order",
+            "the protocol has none",
+        ] {
+            assert!(shown.contains(said), "{said}: {shown}");
+        }
+        assert!(!shown.contains("Home"), "{shown}");
     }
 }

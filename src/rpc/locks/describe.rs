@@ -51,7 +51,14 @@ impl DescribeLock {
         answer_by: Instant,
     ) -> Result<DescribeLockResponse, EngineError> {
         if let Some(protocol) = router.leaderless().of(&self.id.table) {
-            return Ok(self.shown(&protocol.describe(&self.id).await?));
+            let described = protocol.describe(&self.id).await?;
+            let kind = protocol.kind();
+            return Ok(DescribeLockResponse {
+                protocol: kind.name().to_owned(),
+                unfenced: !kind.has_fence(),
+                unordered: !kind.has_order(),
+                ..self.shown(&described)
+            });
         }
         if let Some(shown) = self.answer_here(router.engine())? {
             return Ok(shown);
@@ -115,6 +122,9 @@ impl DescribeLock {
             next_page_token,
             from_row: described.from_row,
             home: described.home.as_ref().map(answer::key_home),
+            protocol: "home".to_owned(),
+            unfenced: false,
+            unordered: false,
         }
     }
 }

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use fermata_cassandra::{Keyspace, Use};
+use fermata_cassandra::{Keyspace, RowTable, Use};
 
-use super::row_table::RowTable;
-use super::table_names::cell_table;
+use super::table_names::{cell_table, row_table};
 use crate::lock::TableName;
 use crate::store::{CellChange, CellSwap, Currency};
 
@@ -22,7 +21,7 @@ impl CellTable {
     fn name(&self, keyspace: &Keyspace) -> String {
         match self {
             CellTable::Own(table) => cell_table(keyspace, table),
-            CellTable::Row(row) => row.name.quoted(),
+            CellTable::Row(row) => row_table(&row.name),
         }
     }
 }

@@ -6,6 +6,7 @@ use fermata_cassandra::{CassandraOptions, Driver, Fault, Keyspace, Majority, Use
 
 use super::error::CassandraError;
 use super::replication::{Copies, Datacenters, described, example, fitting};
+use super::row_table;
 use super::schema::{Schema, VERSION, version};
 use super::tables::{self, Difference};
 
@@ -235,7 +236,7 @@ async fn judge_tables(
         }
     }
     for (name, row) in &schema.row_tables {
-        if let Some(fault) = row.name.fault(driver).await? {
+        if let Some(fault) = row_table::fault(&row.name, driver).await? {
             let remedy = format!(
                 "correct tables.{name}.row_table, or CREATE TABLE {} \
                  (key text, column1 text, value blob, PRIMARY KEY (key, column1))",

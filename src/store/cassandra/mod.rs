@@ -43,7 +43,7 @@ pub mod modelled {
     pub use super::statements::Cql;
 }
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,10 +55,10 @@ use parking_lot::Mutex;
 pub use error::CassandraError;
 pub use fermata_cassandra::{
     CassandraOptions, CassandraTls, ClientCertificate, Credentials, DriverKind, Keyspace,
-    KeyspaceError, Majority, Quorum,
+    KeyspaceError, Majority, Quorum, RowTable,
 };
 pub use restored::{RestoredError, restored};
-pub use row_table::{RowTable, RowTableName, RowTableNameError};
+pub use row_table::RowTables;
 
 use self::health::Finding;
 use self::in_doubt::InDoubtSwaps;
@@ -106,9 +106,6 @@ pub struct CassandraStore {
     /// The tables of users.
     row_tables: RowTables,
 }
-
-/// The tables of users, each by the name of its lock table.
-pub type RowTables = BTreeMap<TableName, Arc<RowTable>>;
 
 /// How long a request about what replicas share may take at a node.
 const CLUSTER_REQUEST_TIMEOUT: Duration = Duration::from_millis(1_500);

@@ -2,10 +2,10 @@
 
 use fermata_cassandra::{CassandraOptions, Driver, Fault, Keyspace, Use, Value};
 
-use super::RowTables;
 use super::error::CassandraError;
 use super::replication::{self, Copies};
 pub use super::replication::{Replication, ReplicationError};
+use super::row_table::RowTables;
 use super::rows::applied;
 use super::statements::{Cql, HAND_OVER_REQUEST_TABLE, REPLICA_TABLE};
 use super::table_names::{cell_table, data_table, lock_table, single_table};

@@ -1,6 +1,6 @@
 //! The names of tables in statements, quoted.
 
-use fermata_cassandra::Keyspace;
+use fermata_cassandra::{Keyspace, RowTableName};
 
 use crate::lock::TableName;
 
@@ -27,4 +27,9 @@ pub(super) fn single_table(keyspace: &Keyspace, name: &str) -> String {
 /// The table of the cells of keys.
 pub(super) fn cell_table(keyspace: &Keyspace, table: &TableName) -> String {
     in_keyspace(keyspace, "cells", table)
+}
+
+/// A table of a user.
+pub(super) fn row_table(name: &RowTableName) -> String {
+    single_table(&name.keyspace, name.table.as_str())
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::usage::Quorum;
 use crate::fault::Fault;
+use crate::row_table::Quorum;
 use crate::value::{Row, Value};
 
 /// After how long without an answer of its node a statement that may be sent twice is sent to another one as well. More than a

@@ -36,9 +36,9 @@ use super::backend::{
 };
 use super::preferred::Preferred;
 use super::reach::Greeted;
-use super::usage::Quorum;
 use crate::fault::{ConnectFault, Fault};
 use crate::options::{CassandraOptions, Majority};
+use crate::row_table::Quorum;
 use crate::value::{Row, Value};
 
 /// A session of the library.

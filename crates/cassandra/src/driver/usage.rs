@@ -4,6 +4,7 @@ use parking_lot::Mutex;
 
 use super::backend::{Execution, Level, Sending};
 use super::window::Order;
+use crate::row_table::Quorum;
 
 /// How a statement is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,17 +32,6 @@ pub enum Use {
     ReadFrom(Quorum),
     /// A write to this quorum, whatever [`Majority`](crate::Majority) says, with its own timestamp.
     WriteTo(Quorum),
-}
-
-/// The nodes that must answer, of those that have the partition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Quorum {
-    /// QUORUM: a majority of all.
-    All,
-    /// LOCAL_QUORUM: a majority in the datacenter of the coordinator.
-    Local,
-    /// EACH_QUORUM: a majority in each datacenter.
-    Each,
 }
 
 impl Use {

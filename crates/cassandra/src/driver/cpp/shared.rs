@@ -9,8 +9,8 @@ use cassandra_cpp::Consistency;
 use super::members::Members;
 use crate::driver::backend::Level;
 use crate::driver::preferred::Preferred;
-use crate::driver::usage::Quorum;
 use crate::options::Majority;
+use crate::row_table::Quorum;
 
 #[derive(Debug)]
 pub(super) struct Shared {
