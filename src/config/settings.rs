@@ -193,6 +193,12 @@ impl TableConfig {
                 "must have 1 to 32 letters, digits or signs of _ - . : /",
             );
         }
+        if "value".starts_with(self.lock_prefix()) {
+            fault(
+                "lock_prefix",
+                "must not be a beginning of value, the column of the guarded value",
+            );
+        }
     }
 }
 
@@ -376,6 +382,15 @@ impl Config {
         self.store.check(&mut wrong);
         for (name, table) in &self.tables {
             table.check(&name.0, self.store.kind, &mut wrong);
+            let same = |(other, one): &(&ConfiguredTable, &TableConfig)| {
+                *other < name && one.row_table.is_some() && one.row_table == table.row_table
+            };
+            if let Some((other, _)) = self.tables.iter().find(same) {
+                wrong.push(format!(
+                    "tables.{}.row_table is that of tables.{} as well; name it in one of them",
+                    name.0, other.0
+                ));
+            }
         }
         if self.store.kind == StoreKind::Cassandra {
             wrong.extend(self.limits.check_shared().err());

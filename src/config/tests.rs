@@ -447,6 +447,16 @@ fn the_protocol_of_a_table_is_checked_with_its_options() {
             "tables.a.row_table must be KEYSPACE.TABLE",
         ),
         (
+            "[tables.a]\nprotocol = 'column-prefix'\nlock_prefix = 'val'",
+            "tables.a.lock_prefix must not be a beginning of value",
+        ),
+        (
+            "store.kind = 'cassandra'\nstore.cassandra.contact_points = 'a'\n\
+             [tables.a]\nprotocol = 'column-prefix'\nrow_table = 'k.t'\n\
+             [tables.b]\nprotocol = 'column-prefix'\nrow_table = 'k.t'",
+            "tables.b.row_table is that of tables.a as well",
+        ),
+        (
             "[tables.a]\nprotocol = 'column-prefix'\nconsistency = 'one'",
             "tables.a.consistency",
         ),

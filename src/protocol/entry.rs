@@ -30,9 +30,6 @@ pub struct StoredEntry {
     /// Its number, where its column does not have it.
     #[prost(uint64, tag = "6")]
     pub seq: u64,
-    /// The TTL of its column, in milliseconds, where that is longer than its own.
-    #[prost(uint32, tag = "7")]
-    pub column_ttl_ms: u32,
 }
 
 impl StoredEntry {
@@ -45,7 +42,6 @@ impl StoredEntry {
             owner: call.owner.clone(),
             created_at_ms: now_ms,
             seq: 0,
-            column_ttl_ms: 0,
         }
     }
 

@@ -36,6 +36,11 @@ pub trait Queueing: Clone + Send + Sync + 'static {
     /// The parts that it works with.
     fn parts(&self) -> &Parts;
 
+    /// Reads the queue of a key for operators.
+    async fn shown(&self, id: &KeyId) -> Result<Queue, EngineError> {
+        self.queue(id).await
+    }
+
     /// Whether this queue says to an entry that waits that its turn has come, or that it has ended.
     fn is_turn(&self, queue: &Queue, seq: Seq) -> bool {
         queue.position(seq).is_none_or(|ahead| ahead == 0)
@@ -426,7 +431,7 @@ impl<P: Queueing> LockProtocol for OfQueue<P> {
         why: &str,
     ) -> Result<ForceReleased, EngineError> {
         let id = name.key_id();
-        let queue = self.protocol.queue(&id).await?;
+        let queue = self.protocol.shown(&id).await?;
         let entry = queue.entries.iter().find(|entry| entry.seq == name.seq);
         let Some(tag) = entry.and_then(|entry| entry.entry.tag()) else {
             return match P::KIND.has_fence() && name.seq.0 >= queue.next {
@@ -489,7 +494,7 @@ impl<P: Queueing> Leaderless for OfQueue<P> {
     }
 
     async fn describe(&self, id: &KeyId) -> Result<Described, EngineError> {
-        Ok(self.protocol.queue(id).await?.described(id, P::KIND))
+        Ok(self.protocol.shown(id).await?.described(id, P::KIND))
     }
 
     async fn list(
@@ -509,7 +514,7 @@ impl<P: Queueing> Leaderless for OfQueue<P> {
                     table: filter.table.clone(),
                     key,
                 };
-                let queue = self.protocol.queue(&id).await;
+                let queue = self.protocol.shown(&id).await;
                 queue.map(|queue| (id, queue))
             });
             let mut queues = queues.buffered(READ_AT_ONCE);

@@ -226,12 +226,14 @@ pub fn column_ttl_ms(ttl: Option<&prost_types::Duration>, ttl_ms: u32) -> Result
     at("column_ttl", ms_in_range(ttl, ttl_ms, u32::MAX, names))
 }
 
-/// A pause between two tries.
+/// A pause between two tries, capped as a wait.
 pub fn pause(
     field: &'static str,
     pause: Option<&prost_types::Duration>,
+    limits: &Limits,
 ) -> Result<Option<Duration>, Invalid> {
-    pause.map(|pause| at(field, duration(pause))).transpose()
+    let pause = pause.map(|pause| at(field, duration(pause))).transpose()?;
+    Ok(pause.map(|pause| pause.min(limits.wait_max())))
 }
 
 /// `disconnect_grace` of a session with this TTL, in milliseconds, rounded up; 0 where absent.
@@ -435,6 +437,19 @@ pub fn lock_id(text: String, limits: &Limits) -> Result<Option<String>, Invalid>
     )
 }
 
+/// How many mutations one release may have: each number of them is a statement of its own.
+const MUTATIONS_MAX: usize = 32;
+/// The longest TTL of a data column. Cassandra refuses more than twenty years.
+const COLUMN_TTL_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// `mutations`, by their number.
+pub fn mutations(count: usize) -> Result<(), Invalid> {
+    at(
+        "mutations",
+        fits(count, "elements", MUTATIONS_MAX, "a release"),
+    )
+}
+
 /// A mutation of a data column. `is_new`: none before is of this column.
 pub fn row_change(
     mutation: proto::RowMutation,
@@ -466,7 +481,12 @@ pub fn row_change(
         return at("mutations.value", value);
     }
     at("mutations.value", value_fits(&mutation.value, limits))?;
-    let ttl = pause("mutations.ttl", mutation.ttl.as_ref())?;
+    let ttl = mutation.ttl.as_ref().map(duration).transpose();
+    let ttl = at("mutations.ttl", ttl)?;
+    if ttl.is_some_and(|ttl| ttl > COLUMN_TTL_MAX) {
+        let why = "must be at most ten years";
+        return at("mutations.ttl", Err(FieldProblem::Conflicting(why)));
+    }
     Ok(RowChange::Put {
         column,
         value: mutation.value,

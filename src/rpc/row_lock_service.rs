@@ -123,8 +123,9 @@ fn asked(
         reads_row: ask.read_row,
         backoff: Backoff {
             retries: backoff.retries,
-            pause: parse::pause("backoff.pause", backoff.pause.as_ref())?.unwrap_or_default(),
-            pause_max: parse::pause("backoff.pause_max", backoff.pause_max.as_ref())?,
+            pause: parse::pause("backoff.pause", backoff.pause.as_ref(), limits)?
+                .unwrap_or_default(),
+            pause_max: parse::pause("backoff.pause_max", backoff.pause_max.as_ref(), limits)?,
         },
     };
     Ok((row, secret))
@@ -136,13 +137,17 @@ fn changes(
     rows: &ColumnPrefix,
     limits: &Limits,
 ) -> Result<Vec<RowChange>, Invalid> {
+    parse::mutations(mutations.len())?;
     let mut names = BTreeSet::new();
     let changes = mutations.into_iter().map(|mutation| {
         let is_data = rows.is_data(&mutation.column);
         let is_new = names.insert(mutation.column.clone());
         parse::row_change(mutation, (is_data, is_new), limits)
     });
-    changes.collect()
+    let mut changes: Vec<RowChange> = changes.collect::<Result<_, _>>()?;
+    // Their order means nothing, and each one is a statement of its own.
+    changes.sort_by_key(|change| matches!(change, RowChange::Delete { .. }));
+    Ok(changes)
 }
 
 fn lock_column(column: LockColumn, is_stale: bool) -> proto::LockColumn {

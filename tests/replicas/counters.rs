@@ -31,6 +31,24 @@ const RENEW_EVERY: Duration = Duration::from_secs(2);
 
 type Counts = [u32; CLIENTS];
 
+/// A table in which clients count.
+#[derive(Clone, Copy, Debug)]
+pub struct CountedTable {
+    pub name: &'static str,
+    /// The TTL of its lockRefs.
+    pub ttl: Duration,
+    /// It has sessions, and so homes.
+    pub has_sessions: bool,
+    pub has_fence: bool,
+}
+
+pub const DEFAULT: CountedTable = CountedTable {
+    name: "default",
+    ttl: TTL,
+    has_sessions: true,
+    has_fence: true,
+};
+
 /// What one client saw of one section in which it counted.
 #[derive(Clone, Debug)]
 struct Section {
@@ -54,6 +72,7 @@ enum Ended {
 
 /// Clients at work, until they are told to finish.
 pub struct Counters {
+    table: CountedTable,
     /// How the names of its keys begin.
     name: Arc<str>,
     sprayed: Sprayed,
@@ -128,16 +147,22 @@ impl Counters {
 
     /// The same, on keys whose names begin so: nobody has counted there before.
     pub fn start_named(name: &str, sprayed: Sprayed) -> Counters {
+        Counters::start_in(DEFAULT, name, sprayed)
+    }
+
+    /// The same in this table.
+    pub fn start_in(table: CountedTable, name: &str, sprayed: Sprayed) -> Counters {
         let name: Arc<str> = name.into();
         let finish = Arc::new(AtomicBool::new(false));
         let seen = Arc::new(Seen::default());
         let clients = (0..CLIENTS)
             .map(|me| {
-                let client = CountingClient::new(&name, me, &sprayed, &seen);
+                let client = CountingClient::new(table, &name, me, &sprayed, &seen);
                 tokio::spawn(client.run(Arc::clone(&finish)))
             })
             .collect();
         Counters {
+            table,
             name,
             sprayed,
             finish,
@@ -171,20 +196,22 @@ impl Counters {
         for client in self.clients {
             mine.push(client.await.unwrap());
         }
-        let mut reader = CountingClient::new(&self.name, 0, &self.sprayed, &self.seen);
+        let mut reader = CountingClient::new(self.table, &self.name, 0, &self.sprayed, &self.seen);
         for key in 0..KEYS {
             let counts = reader.read(key).await;
             for (me, mine) in mine.iter().enumerate() {
                 assert_eq!(counts[me], mine[key], "client {me} on key {key}");
             }
         }
-        nobody_is_left(&self.sprayed).await;
+        nobody_is_left(self.table, &self.sprayed).await;
         let counted = Counted {
             sections: self.seen.sections.lock().unwrap().clone(),
             lost: self.seen.lost.lock().unwrap().clone(),
             repeats: self.sprayed.repeats(),
         };
-        counted.check_fences();
+        if self.table.has_fence {
+            counted.check_fences();
+        }
         for lost in &counted.lost {
             assert!(!lost.is_broken(), "{lost}");
         }
@@ -193,11 +220,15 @@ impl Counters {
 }
 
 /// Waits until no entry is left in any queue: all were given back, or their liveness has ended by now.
-async fn nobody_is_left(sprayed: &Sprayed) {
-    let until = Instant::now() + TTL + Duration::from_secs(15);
+async fn nobody_is_left(table: CountedTable, sprayed: &Sprayed) {
+    let until = Instant::now() + table.ttl + Duration::from_secs(15);
     loop {
         let mut admin = LockAdminClient::new(sprayed.channel());
-        let listed = admin.list_locks(ListLocksRequest::default()).await;
+        let ask = ListLocksRequest {
+            table: table.name.to_owned(),
+            ..Default::default()
+        };
+        let listed = admin.list_locks(ask).await;
         match listed.map(|listed| listed.into_inner().locks) {
             Ok(locks) if locks.is_empty() => return,
             left => assert!(Instant::now() < until, "left in their queues: {left:#?}"),
@@ -261,6 +292,7 @@ impl Counted {
 
 /// A client on its way through all keys.
 struct CountingClient {
+    table: CountedTable,
     name: Arc<str>,
     me: usize,
     sprayed: Sprayed,
@@ -290,8 +322,15 @@ struct Held {
 }
 
 impl CountingClient {
-    fn new(name: &Arc<str>, me: usize, sprayed: &Sprayed, seen: &Arc<Seen>) -> CountingClient {
+    fn new(
+        table: CountedTable,
+        name: &Arc<str>,
+        me: usize,
+        sprayed: &Sprayed,
+        seen: &Arc<Seen>,
+    ) -> CountingClient {
         CountingClient {
+            table,
             name: Arc::clone(name),
             me,
             sprayed: sprayed.of_client(me),
@@ -376,13 +415,14 @@ impl CountingClient {
 
     async fn create(&mut self, key: usize) -> Result<String, Ended> {
         let session = match self.me % 3 {
-            0 => self.session().await,
+            0 if self.table.has_sessions => self.session().await,
             _ => String::new(),
         };
         let ask = CreateLockRefRequest {
             key: format!("{}-{key}", self.name),
             request_id: Uuid::new_v4().to_string(),
-            ttl: session.is_empty().then(|| seconds(TTL)),
+            table: self.table.name.to_owned(),
+            ttl: session.is_empty().then(|| seconds(self.table.ttl)),
             session,
             owner: format!("client {}", self.me),
             ..Default::default()

@@ -61,12 +61,12 @@ pub async fn count_through<F>(
     assert!(longest < WAIT_MAX, "{what}: somebody waited {longest:?}");
 }
 
-fn signal_node(node: usize, signal: Signal) {
+pub fn signal_node(node: usize, signal: Signal) {
     tokio::task::block_in_place(|| support::signal(node, signal)).unwrap();
 }
 
 /// Starts nodes that were killed, and waits until all are up.
-fn start_nodes(world: &World, nodes: &[usize]) {
+pub fn start_nodes(world: &World, nodes: &[usize]) {
     tokio::task::block_in_place(|| {
         for node in nodes {
             support::start_node(*node).unwrap();

@@ -23,6 +23,7 @@ mod hammered;
 #[path = "../support/history/mod.rs"]
 mod history;
 mod kills;
+mod leaderless;
 mod lossy;
 mod moving;
 #[allow(dead_code, reason = "the soak uses more of it")]

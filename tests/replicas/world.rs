@@ -134,11 +134,38 @@ impl World {
         self
     }
 
+    /// Replicas with a table for each leaderless protocol, while there is no other world.
+    pub async fn of_leaderless(replicas: usize) -> Option<World> {
+        let world = World::in_room(ALL).await?;
+        world.apply(&["music", "bakery", "rows"]).await;
+        // The rows are in a table of the user, with the layout of cells.
+        let row_table = format!("{}.cells_rows", world.keyspace);
+        let settings = [
+            ("FERMATA_CFG_TABLES__MUSIC__PROTOCOL", "music"),
+            ("FERMATA_CFG_TABLES__BAKERY__PROTOCOL", "bakery"),
+            ("FERMATA_CFG_TABLES__BAKERY__ALLOW_UNFENCED", "true"),
+            ("FERMATA_CFG_TABLES__ROWS__PROTOCOL", "column-prefix"),
+            ("FERMATA_CFG_TABLES__ROWS__ALLOW_UNFENCED", "true"),
+            ("FERMATA_CFG_TABLES__ROWS__ROW_TABLE", &row_table),
+        ];
+        Some(world.with(replicas, &settings).await)
+    }
+
+    /// A client of all replicas whose calls no history is made of.
+    pub fn sprayed_unjudged(&self) -> Sprayed {
+        Sprayed::new(self.replicas.iter().map(Replica::channel), &Recorder::new())
+    }
+
     pub async fn make_tables(&self) {
+        self.apply(&[]).await;
+    }
+
+    async fn apply(&self, cell_tables: &[&str]) {
+        let cell_tables = cell_tables.iter().map(|name| TableName::parse(name));
         let schema = Schema {
             keyspace: self.keyspace.clone(),
             replication: Some(Replication::Simple(3)),
-            cell_tables: Vec::new(),
+            cell_tables: cell_tables.collect::<Result<_, _>>().unwrap(),
             row_tables: fermata::store::cassandra::RowTables::new(),
             tables: vec![TableName::default_table()],
         };

@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::{Instant, sleep};
 
-use super::rules::{LockColumn, seq_of};
-use super::{ColumnPrefix, Live, Place, Tried, Try};
+use super::rows::{ColumnPrefix, Live, PAUSE_MIN, Place, unsure};
+use super::rules::{LockColumn, NoteKind, seq_of};
+use super::tries::Try;
+
 use crate::engine::{CreateCall, EngineError};
-use crate::lock::{EndedAs, KeyId, LockRef, Tag};
+use crate::lock::{EndedAs, KeyId, LockRef};
+use crate::protocol::cells::delete;
 use crate::protocol::entry::{StoredEntry, StoredRequest};
 use crate::protocol::queue::lock_ref;
-use crate::store::{CellChange, Columns};
+use crate::store::{CellChange, Columns, StoredCell};
 
 /// A lock on a row that is asked for.
 #[derive(Clone, Debug)]
@@ -36,7 +40,7 @@ pub struct AcquireRow {
 pub struct Backoff {
     /// Their number.
     pub retries: u32,
-    /// The pause before the first one, and before all unless it grows.
+    /// The pause before the first one, and before all unless it grows. 20 ms at least.
     pub pause: Duration,
     /// The pause doubles up to this, and is random between its half and its whole; `None`: it stays.
     pub pause_max: Option<Duration>,
@@ -50,7 +54,7 @@ pub struct AcquiredRow {
     /// The rest of its life.
     pub valid_for: Duration,
     /// The data columns with their values, if they were asked for.
-    pub columns: Vec<(String, bytes::Bytes)>,
+    pub columns: Vec<(String, Bytes)>,
     /// The tries after the first one.
     pub retries: u32,
 }
@@ -58,12 +62,13 @@ pub struct AcquiredRow {
 impl Backoff {
     /// The pause before a retry. `random` is below its argument.
     fn pause(&self, retry: u32, random: impl FnOnce(u64) -> u64) -> Duration {
+        let pause = self.pause.max(PAUSE_MIN);
         let Some(longest) = self.pause_max else {
-            return self.pause;
+            return pause;
         };
-        let whole = self.pause.saturating_mul(1 << retry.min(20)).min(longest);
+        let whole = pause.saturating_mul(1 << retry.min(20)).min(longest);
         let half = u64::try_from(whole.as_micros() / 2).unwrap_or(u64::MAX);
-        whole - Duration::from_micros(random(half.max(1)))
+        whole.saturating_sub(Duration::from_micros(random(half.max(1))))
     }
 }
 
@@ -80,47 +85,91 @@ impl ColumnPrefix {
         until: Instant,
     ) -> Result<AcquiredRow, EngineError> {
         let (id, tag) = (&ask.call.id, ask.call.tag);
-        let now_ms = self.parts.clock.wall_ms();
-        let entry = StoredEntry {
-            column_ttl_ms: ask.column_ttl_ms,
-            ..StoredEntry::new(&ask.call, ask.ttl_ms, now_ms)
-        };
-        let once = Try {
-            lock_id: ask.lock_id.clone(),
-            fail_on_stale: ask.fail_on_stale,
-            reads_row: ask.reads_row,
-            ..Try::new(id.clone(), tag, entry)
-        };
+        let lock_ref = lock_ref(id, seq_of(tag), tag);
+        let entry = StoredEntry::new(&ask.call, ask.ttl_ms, self.parts.clock.wall_ms());
+        let mut once = Try::new(&lock_ref, entry);
+        once.note.column_ttl_ms = ask.column_ttl_ms;
+        once.fail_on_stale = ask.fail_on_stale;
+        if let Some(lock_id) = &ask.lock_id {
+            lock_id.clone_into(&mut once.note.lock_id);
+        }
         let mut retries = 0;
-        let (live, cells) = loop {
-            match self.tried(once.clone()).await? {
-                Tried::Holds(live, cells) => break (live, cells),
-                Tried::Held(live) => {
-                    let cells = match ask.reads_row {
-                        true => self.read(id, &Columns::all()).await?,
-                        false => Vec::new(),
-                    };
-                    break (live, cells);
+        let live = loop {
+            let Ok(held) = self.tried(once.clone()).await? else {
+                let random = |below| self.parts.ids.below(below);
+                let pause = ask.backoff.pause(retries, random);
+                let left = until.saturating_duration_since(Instant::now());
+                if retries >= ask.backoff.retries || pause >= left {
+                    return Err(EngineError::RowBusy { retries });
                 }
-                Tried::Busy(_) => {}
-            }
-            let pause = ask
-                .backoff
-                .pause(retries, |below| self.parts.ids.below(below));
-            if retries >= ask.backoff.retries || Instant::now() + pause >= until {
-                return Err(EngineError::RowBusy { retries });
-            }
-            sleep(pause).await;
-            retries += 1;
+                sleep(pause).await;
+                retries += 1;
+                once.looks_first = true;
+                continue;
+            };
+            break held.live;
         };
-        let data = cells.into_iter().filter(|_| ask.reads_row);
-        let data = data.filter(|cell| self.names.is_data(&cell.column));
+        let differs = live.note.entry.differs_from(&ask.call, ask.ttl_ms);
+        let other_id = (live.note.lock_id != once.note.lock_id).then_some("lock_id");
+        if let Some(field) = differs.or(other_id) {
+            return Err(EngineError::RequestMismatch { field });
+        }
+        let columns = match ask.reads_row {
+            true => self.data(id).await,
+            false => Ok(Vec::new()),
+        };
+        let columns = match columns {
+            Ok(columns) => columns,
+            Err(error) => {
+                // Its client does not know of it.
+                let how = StoredRequest::released(lock_ref.seq, false);
+                self.ended(&lock_ref, &live, &how).await?;
+                return Err(error);
+            }
+        };
         Ok(AcquiredRow {
-            lock_ref: lock_ref(id, seq_of(tag), tag),
+            lock_ref,
             valid_for: live.left,
-            columns: data.map(|cell| (cell.column, cell.value)).collect(),
+            columns,
             retries,
         })
+    }
+
+    /// The data columns of a row.
+    async fn data(&self, id: &KeyId) -> Result<Vec<(String, Bytes)>, EngineError> {
+        let mut cells = self.read(id, &Columns::all()).await?;
+        cells.retain(|cell| self.names.is_data(&cell.column));
+        let max = self.parts.limits.message_bytes_max;
+        if cells.iter().map(StoredCell::bytes).sum::<usize>() > max {
+            return Err(EngineError::Exhausted {
+                what: "message_bytes_max",
+                limit: max as u64,
+            });
+        }
+        Ok(cells
+            .into_iter()
+            .map(|cell| (cell.column, cell.value))
+            .collect())
+    }
+
+    /// The state of a lockRef together with these columns, and the timestamp of a change of them that follows. Only for a holder.
+    pub(super) async fn before_change(
+        &self,
+        lock_ref: &LockRef,
+        columns: &[String],
+    ) -> Result<(Live, u64), EngineError> {
+        let (live, cells) = self.find(lock_ref, columns).await?;
+        let live = live.ok_or(EngineError::Ended(EndedAs::NoLongerKept))?;
+        self.may_use_value(&live)?;
+        let before = cells.iter().filter(|cell| columns.contains(&cell.column));
+        let above = before.map(|cell| cell.timestamp + 1);
+        let timestamp = above.fold(live.following(), u64::max);
+        match timestamp <= live.note.promised_us() {
+            true => Ok((live, timestamp)),
+            false => Err(EngineError::Unavailable(
+                "a column of this row was written under a clock that is ahead".to_owned(),
+            )),
+        }
     }
 
     /// Releases a row together with changes of its data. Answers whether it had been released so before.
@@ -129,35 +178,44 @@ impl ColumnPrefix {
         lock_ref: &LockRef,
         changes: Vec<CellChange>,
     ) -> Result<bool, EngineError> {
-        use super::Queueing as _;
-        let has_put = !changes.is_empty();
-        let live = match self.live(lock_ref).await {
-            Err(EngineError::Ended(EndedAs::Released)) => {
-                let request = self.request(lock_ref).await?;
-                return match !has_put || request.is_some_and(|request| request.had_put()) {
-                    true => Ok(true),
-                    false => Err(EngineError::Ended(EndedAs::Released)),
-                };
-            }
-            live => live?,
-        };
-        let mut written = live.timestamp;
-        if has_put {
-            self.may_use_value(&live)?;
-            let names = changes.iter().map(|change| change.column().to_owned());
-            let columns = Columns::Named(names.collect());
-            let before = self.read(&lock_ref.key_id(), &columns).await?;
-            let before = before.into_iter().map(|cell| cell.timestamp);
-            written = before.fold(written, u64::max);
+        let id = lock_ref.key_id();
+        if changes.is_empty() {
+            return match self.found(lock_ref).await {
+                Err(EngineError::Ended(EndedAs::Released)) => Ok(true),
+                live => {
+                    let how = StoredRequest::released(lock_ref.seq, false);
+                    self.ended(lock_ref, &live?, &how).await.map(|()| false)
+                }
+            };
         }
-        let live = Live {
-            timestamp: written,
-            ..live
-        };
-        let how = StoredRequest::released(lock_ref.seq, has_put);
-        match self.end_with(lock_ref, &live, &how, changes).await {
-            Err(EngineError::Unavailable(why)) if has_put => Err(EngineError::WriteUnknown(why)),
-            ended => ended.map(|()| false),
+        let unknown = |error: EngineError| EngineError::WriteUnknown(error.to_string());
+        let columns = changes.iter().map(|change| change.column().to_owned());
+        let columns: Vec<String> = columns.collect();
+        match self.before_change(lock_ref, &columns).await {
+            Ok((live, timestamp)) => {
+                let how = StoredRequest::released(lock_ref.seq, true);
+                let mut all = self.ending(lock_ref, &live, &how);
+                all.extend(changes);
+                let written = self.parts.write_out(&id, &all, timestamp).await;
+                written.map(|()| false).map_err(unknown)
+            }
+            Err(EngineError::Ended(EndedAs::Released)) => {
+                let ended = self.names.note(lock_ref.tag, NoteKind::Ended);
+                let note = self.parts.read_one(&id, &ended).await?;
+                let request = note
+                    .as_ref()
+                    .map(|cell| StoredRequest::decoded(&cell.value));
+                let had_put = request
+                    .transpose()?
+                    .is_some_and(|request| request.had_put());
+                let Some(note) = note.filter(|_| had_put) else {
+                    return Err(EngineError::Ended(EndedAs::Released));
+                };
+                // A read may have brought the note alone to a majority.
+                let written = self.parts.write_out(&id, &changes, note.timestamp).await;
+                written.map(|()| true).map_err(unknown)
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -167,21 +225,24 @@ impl ColumnPrefix {
         lock_ref: &LockRef,
         fail_on_stale: bool,
     ) -> Result<Duration, EngineError> {
-        use super::Queueing as _;
-        let live = self.live(lock_ref).await?;
-        let Place::Row(own) = &live.place else {
-            return Err(EngineError::RowBusy { retries: 0 });
-        };
-        let now_us = self.parts.clock.wall_us();
-        let mut others = self.lock_columns(&lock_ref.key_id()).await?;
-        others.retain(|other| other.column != *own && !other.is_attempt);
-        match others.into_iter().next() {
-            None => Ok(live.left),
-            Some(other) if !other.is_stale(now_us) => Err(EngineError::RowBusy { retries: 0 }),
-            Some(other) if fail_on_stale => Err(EngineError::StaleLock {
+        let live = self.found(lock_ref).await?;
+        match live.place {
+            Place::Holds => {}
+            Place::Unsure => return Err(unsure()),
+            Place::Waits { .. } => return Err(EngineError::RowBusy { retries: 0 }),
+        }
+        let own = self.names.lock(&live.note.lock_id);
+        let others = self
+            .read_lock_columns(&lock_ref.key_id())
+            .await?
+            .into_iter();
+        let mut others = others.filter(|(other, _)| other.column != own && !other.is_attempt);
+        match others.next() {
+            Some((_, false)) => Err(EngineError::RowBusy { retries: 0 }),
+            Some((other, true)) if fail_on_stale => Err(EngineError::StaleLock {
                 column: other.column,
             }),
-            Some(_) => Ok(live.left),
+            Some(_) | None => Ok(live.left),
         }
     }
 
@@ -190,9 +251,9 @@ impl ColumnPrefix {
         &self,
         id: &KeyId,
     ) -> Result<Vec<(LockColumn, bool)>, EngineError> {
+        let (columns, _) = self.noted_columns(id).await?;
         let now_us = self.parts.clock.wall_us();
-        let columns = self.lock_columns(id).await?.into_iter();
-        let judged = columns.map(|column| {
+        let judged = columns.into_iter().map(|column| {
             let is_stale = column.is_stale(now_us);
             (column, is_stale)
         });
@@ -204,7 +265,7 @@ impl ColumnPrefix {
         let columns = self.read_lock_columns(id).await?.into_iter();
         let stale = columns.filter_map(|(column, is_stale)| is_stale.then_some(column));
         let stale: Vec<LockColumn> = stale.collect();
-        self.remove_stale(id, &stale).await;
+        self.remove_stale(id, &stale).await?;
         Ok(stale)
     }
 
@@ -215,42 +276,28 @@ impl ColumnPrefix {
         by: &str,
         why: &str,
     ) -> Result<Vec<LockColumn>, EngineError> {
-        let mut columns = self.lock_columns(id).await?;
+        let (mut columns, _) = self.noted_columns(id).await?;
         // A try that has read the row may hold it at any moment: others must see it.
         columns.retain(|column| !column.is_attempt);
         for column in &columns {
-            let tag = column.entry.as_ref().and_then(StoredEntry::tag);
-            self.force(id, column, tag, (by, why)).await?;
+            let live = match column.tag {
+                Some(tag) => {
+                    let lock_ref = lock_ref(id, seq_of(tag), tag);
+                    let live = self.found(&lock_ref).await;
+                    live.ok().map(|live| (lock_ref, live))
+                }
+                None => None,
+            };
+            if let Some((lock_ref, live)) = live {
+                let how = StoredRequest::forced(lock_ref.seq, by, why);
+                self.ended(&lock_ref, &live, &how).await?;
+            } else {
+                // Of another program, or of a lockRef that has ended.
+                let removes = [delete(column.column.clone())];
+                let timestamp = self.parts.timestamp_after(column.timestamp);
+                self.parts.write_out(id, &removes, timestamp).await?;
+            }
         }
         Ok(columns)
-    }
-
-    async fn force(
-        &self,
-        id: &KeyId,
-        column: &LockColumn,
-        tag: Option<Tag>,
-        (by, why): (&str, &str),
-    ) -> Result<(), EngineError> {
-        let live = Live {
-            place: Place::Row(column.column.clone()),
-            entry: column.entry.clone().unwrap_or_default(),
-            timestamp: column.timestamp,
-            left: Duration::ZERO,
-            read_at: Duration::ZERO,
-        };
-        match tag {
-            Some(tag) => {
-                let lock_ref = lock_ref(id, seq_of(tag), tag);
-                let how = StoredRequest::forced(lock_ref.seq, by, why);
-                self.end_with(&lock_ref, &live, &how, Vec::new()).await
-            }
-            // Of another program.
-            None => {
-                let removes = [super::delete(column.column.clone())];
-                let timestamp = self.parts.timestamp_after(column.timestamp);
-                self.parts.write_out(id, &removes, timestamp).await
-            }
-        }
     }
 }

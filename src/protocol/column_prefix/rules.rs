@@ -4,30 +4,33 @@
 //! replaces the attempt by its lock column. Else it removes the attempt. Of two contenders that write and then read, by quorums,
 //! one at least reads the other.
 //!
-//! The value of a lock column begins with its end, eight bytes as in Astyanax, so that clients of both kinds exclude each other. A
-//! column whose end has passed is *stale*: nobody counts it.
+//! The value of a lock column is its end, as in Astyanax, so that clients of both kinds exclude each other. A column whose end has
+//! passed is *stale*: nobody counts it.
 //!
-//! A contender that waits has a *note* outside the lock columns, and so has one that has ended, for a while.
+//! A lock column follows an attempt, or after a renewal the column before. It is *sure* if it was read before the end of what it
+//! follows: then no contender can have missed both. Later it must be proven again, by another attempt.
+//!
+//! What a lock column cannot say is in *notes* outside the lock columns: that a lockRef waits, holds the row, or has ended.
 
 use std::time::Duration;
 
-use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
-use prost::Message as _;
+use bytes::Bytes;
 
+use crate::engine::EngineError;
 use crate::lock::{NameHash, Seq, Tag};
-use crate::protocol::entry::StoredEntry;
+use crate::protocol::entry::{StoredEntry, decoded};
 use crate::protocol::queue::{Queue, QueueEntry};
 use crate::store::{Columns, StoredCell};
 
-/// The life of an attempt. A crashed contender blocks others for as long, and [`MARGIN`].
-pub const ATTEMPT_TTL: Duration = Duration::from_secs(4);
+/// The longest life of an attempt.
+const ATTEMPT_MAX: Duration = Duration::from_secs(30);
 /// A lock column ends later than promised by so much: more than the clocks of two replicas differ.
-const MARGIN: Duration = Duration::from_secs(2);
+pub const MARGIN: Duration = Duration::from_secs(2);
 /// How many attempts of one lockRef are told apart.
 pub const ATTEMPTS: u64 = 1 << 32;
 
 /// Begins the names of attempts, behind the prefix; no lock id begins so.
-const ATTEMPT: char = '~';
+pub const ATTEMPT: char = '~';
 /// Begins the names of notes, before the prefix.
 const NOTE: char = '~';
 
@@ -44,23 +47,70 @@ pub struct LockColumn {
     pub column: String,
     /// Its end, in microseconds since 1970; 0 for none.
     pub ends_at_us: u64,
-    /// Its entry, unless another program wrote it.
-    pub entry: Option<StoredEntry>,
     /// When it was written, in microseconds.
     pub timestamp: u64,
     /// Its client does not hold the row yet.
     pub is_attempt: bool,
+    /// Its lockRef, as far as its name or a note says.
+    pub tag: Option<Tag>,
+    /// Its entry, from a note.
+    pub entry: Option<StoredEntry>,
 }
 
-/// What the lock columns say to an attempt.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
-    /// There is no other one but these stale ones.
-    Alone(Vec<LockColumn>),
-    /// Its lockRef holds the row, by another call.
-    Holds(LockColumn),
-    /// This many others are there.
-    Busy(usize),
+/// The note of a lockRef that waits, or holds the row.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Note {
+    /// The entry.
+    #[prost(message, required, tag = "1")]
+    pub entry: StoredEntry,
+    /// The id of its lock column.
+    #[prost(string, tag = "2")]
+    pub lock_id: String,
+    /// The end of its lock column; 0 while it waits.
+    #[prost(uint64, tag = "3")]
+    pub ends_at_us: u64,
+    /// The promised end of what the lock column follows.
+    #[prost(uint64, tag = "4")]
+    pub sure_by_us: u64,
+    /// The TTL of the lock column in the store, in milliseconds, where that is longer.
+    #[prost(uint32, tag = "5")]
+    pub column_ttl_ms: u32,
+}
+
+/// The kinds of notes. Of one lockRef a later kind counts more.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum NoteKind {
+    Waits,
+    Holds,
+    Ended,
+}
+
+impl NoteKind {
+    fn name(self) -> &'static str {
+        match self {
+            NoteKind::Waits => "waits",
+            NoteKind::Holds => "holds",
+            NoteKind::Ended => "ended",
+        }
+    }
+}
+
+impl Note {
+    /// The note in a cell.
+    pub fn decoded(cell: &Bytes) -> Result<Note, EngineError> {
+        decoded(cell, "a note")
+    }
+
+    /// The promised end, in microseconds since 1970.
+    pub fn promised_us(&self) -> u64 {
+        self.ends_at_us.saturating_sub(micros(MARGIN))
+    }
+
+    /// The TTL of the lock column in the store.
+    pub fn column_ttl(&self) -> Duration {
+        let longer = Duration::from_millis(self.column_ttl_ms.into());
+        (self.entry.ttl() + MARGIN).max(longer)
+    }
 }
 
 impl Names {
@@ -80,42 +130,60 @@ impl Names {
         format!("{}{ATTEMPT}{tag:?}-{nonce:08x}", self.prefix)
     }
 
-    /// The note of a lockRef that waits.
-    pub fn waits(&self, tag: Tag) -> String {
-        format!("{NOTE}{}{tag:?}/waits", self.prefix)
-    }
-
-    /// The note of a lockRef that has ended.
-    pub fn ended(&self, tag: Tag) -> String {
-        format!("{NOTE}{}{tag:?}/ended", self.prefix)
+    /// A note of a lockRef.
+    pub fn note(&self, tag: Tag, kind: NoteKind) -> String {
+        format!("{NOTE}{}{tag:?}/{}", self.prefix, kind.name())
     }
 
     /// All lock columns.
     pub fn locks(&self) -> Columns {
-        let mut end = self.prefix.clone();
-        // The prefix is ASCII, and has a last sign below the last one.
-        if let Some(last) = end.pop() {
-            end.push(char::from_u32(u32::from(last) + 1).unwrap_or(char::MAX));
-        }
-        Columns::Between(self.prefix.clone(), end)
+        beginning_with(self.prefix.clone())
+    }
+
+    /// All notes.
+    pub fn notes(&self) -> Columns {
+        beginning_with(format!("{NOTE}{}", self.prefix))
     }
 
     /// The lock columns among these cells.
     pub fn lock_columns(&self, cells: &[StoredCell]) -> Vec<LockColumn> {
         let locks = cells.iter().filter_map(|cell| {
             let id = cell.column.strip_prefix(&self.prefix)?;
-            let mut value = cell.value.clone();
-            let ends_at_us = value.try_get_u64().unwrap_or(0);
-            let entry = StoredEntry::decode(value).ok();
+            let tried = id.strip_prefix(ATTEMPT);
+            let digits = tried.unwrap_or(id).get(..32).unwrap_or_default();
             Some(LockColumn {
-                ends_at_us,
-                entry: entry.filter(|entry| entry.tag().is_some()),
-                timestamp: cell.timestamp,
-                is_attempt: id.starts_with(ATTEMPT),
                 column: cell.column.clone(),
+                ends_at_us: end_in(&cell.value),
+                timestamp: cell.timestamp,
+                is_attempt: tried.is_some(),
+                tag: u128::from_str_radix(digits, 16).ok().map(Tag::from_bits),
+                entry: None,
             })
         });
         locks.collect()
+    }
+
+    /// The notes of one kind among these cells, each with the tag of its lockRef.
+    pub fn noted(&self, cells: &[StoredCell], kind: NoteKind) -> Vec<(Tag, Note)> {
+        let noted = cells.iter().filter_map(|cell| {
+            let tag = self.note_tag(&cell.column, kind)?;
+            Some((tag, Note::decoded(&cell.value).ok()?))
+        });
+        noted.collect()
+    }
+
+    /// The tags of the lockRefs with a note of this kind.
+    pub fn note_tags(&self, cells: &[StoredCell], kind: NoteKind) -> Vec<Tag> {
+        let tags = cells
+            .iter()
+            .filter_map(|cell| self.note_tag(&cell.column, kind));
+        tags.collect()
+    }
+
+    fn note_tag(&self, column: &str, kind: NoteKind) -> Option<Tag> {
+        let name = column.strip_prefix(NOTE)?.strip_prefix(&self.prefix)?;
+        let digits = name.strip_suffix(kind.name())?.strip_suffix('/')?;
+        u128::from_str_radix(digits, 16).ok().map(Tag::from_bits)
     }
 
     /// Whether a column has data.
@@ -125,36 +193,41 @@ impl Names {
     }
 }
 
+/// All columns that begin so: with ASCII, whose last sign is not the last one.
+fn beginning_with(prefix: String) -> Columns {
+    let mut end = prefix.clone();
+    if let Some(last) = end.pop() {
+        end.push(char::from_u32(u32::from(last) + 1).unwrap_or(char::MAX));
+    }
+    Columns::Between(prefix, end)
+}
+
 impl LockColumn {
     /// Whether its end has passed.
     pub fn is_stale(&self, now_us: u64) -> bool {
         self.ends_at_us != 0 && self.ends_at_us < now_us
     }
-
-    /// How long its client may still count on it.
-    pub fn left(&self, now_us: u64) -> Duration {
-        Duration::from_micros(self.ends_at_us.saturating_sub(now_us)).saturating_sub(MARGIN)
-    }
-
-    /// Whether it belongs to the lockRef with this tag, and holds the row.
-    pub fn is_held_by(&self, tag: Tag) -> bool {
-        let entry = self.entry.as_ref().filter(|_| !self.is_attempt);
-        entry.and_then(StoredEntry::tag) == Some(tag)
-    }
 }
 
-/// The value of a lock column that is written now, for this long.
-pub fn column_value(now_us: u64, ttl: Duration, entry: &StoredEntry) -> Bytes {
-    let span = u64::try_from((ttl + MARGIN).as_micros()).unwrap_or(u64::MAX);
-    let mut value = BytesMut::new();
-    value.put_u64(now_us.saturating_add(span));
-    value.put_slice(&entry.encoded());
-    value.freeze()
+pub fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The TTL of a lock column in the store.
-pub fn column_ttl(ttl: Duration, entry: &StoredEntry) -> Duration {
-    (ttl + MARGIN).max(Duration::from_millis(entry.column_ttl_ms.into()))
+/// The value of a lock column with this end.
+pub fn column_value(ends_at_us: u64) -> Bytes {
+    Bytes::copy_from_slice(&ends_at_us.to_be_bytes())
+}
+
+/// The end in a lock column: eight bytes, or a number as text, as Astyanax writes it into columns of text. 0 for anything else.
+pub fn end_in(value: &Bytes) -> u64 {
+    let number = <[u8; 8]>::try_from(&value[..]).map(u64::from_be_bytes);
+    let text = || std::str::from_utf8(value).ok()?.parse().ok();
+    number.ok().or_else(text).unwrap_or(0)
+}
+
+/// The life of an attempt of a lock with this TTL. A crashed contender blocks others for as long, and [`MARGIN`].
+pub fn attempt_ttl(ttl: Duration) -> Duration {
+    ttl.min(ATTEMPT_MAX)
 }
 
 /// The number of a lockRef: these have no order, so it is made of its tag.
@@ -163,42 +236,37 @@ pub fn seq_of(tag: Tag) -> Seq {
     Seq(u64::try_from(high).unwrap_or(u64::MAX).max(1))
 }
 
-/// What these lock columns say to an attempt of this lockRef.
-pub fn verdict(columns: Vec<LockColumn>, attempt: &str, tag: Tag, now_us: u64) -> Verdict {
-    let others = columns
-        .into_iter()
-        .filter(|column| column.column != attempt);
-    let (stale, live): (Vec<_>, Vec<_>) = others.partition(|column| column.is_stale(now_us));
-    if let Some(own) = live.iter().find(|column| column.is_held_by(tag)) {
-        return Verdict::Holds(own.clone());
-    }
-    match live.len() {
-        0 => Verdict::Alone(stale),
-        others => Verdict::Busy(others),
-    }
-}
-
-/// The queue of a row: its live lock columns, those of holders first.
-pub fn queue(mut columns: Vec<LockColumn>, now_us: u64) -> Queue {
+/// The row as operators see it: the holder, those that try, and those that wait.
+pub fn queue(mut columns: Vec<LockColumn>, waiting: Vec<(Tag, Note)>, now_us: u64) -> Queue {
     columns.retain(|column| !column.is_stale(now_us));
     columns.sort_by_key(|column| column.is_attempt);
-    let entries = columns.into_iter().map(|column| {
-        let left = column.left(now_us);
+    let mut entries: Vec<QueueEntry> = Vec::new();
+    for column in columns {
+        // One of another program is shown under its name.
         let hash = u128::from(NameHash::of(column.column.bytes()).0);
-        // Operators see one of another program under its name.
-        let entry = column.entry.unwrap_or_else(|| StoredEntry {
-            tag: (hash << 64 | hash).to_be_bytes().to_vec(),
+        let tag = column.tag.unwrap_or(Tag::from_bits(hash << 64 | hash));
+        let ends = Duration::from_micros(column.ends_at_us.saturating_sub(now_us));
+        let shown = || StoredEntry {
+            tag: tag.bytes().to_vec(),
             owner: column.column,
             ..StoredEntry::default()
+        };
+        entries.push(QueueEntry {
+            seq: seq_of(tag),
+            entry: column.entry.unwrap_or_else(shown),
+            left: ends.saturating_sub(MARGIN),
         });
-        QueueEntry {
-            seq: entry.tag().map_or(Seq(1), seq_of),
-            entry,
-            left,
+    }
+    for (tag, note) in waiting {
+        let seq = seq_of(tag);
+        if entries.iter().all(|entry| entry.seq != seq) {
+            let entry = note.entry;
+            let left = entry.ttl();
+            entries.push(QueueEntry { seq, entry, left });
         }
-    });
+    }
     Queue {
-        entries: entries.collect(),
+        entries,
         next: 0,
         token: 0,
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use fermata_cassandra::{Driver, Fault, RowTable, RowTableName, Use, Value};
 
 use super::error::CassandraError;
+use super::tables::{self, TableKind};
 use crate::lock::TableName;
 use crate::store::StoreError;
 
@@ -39,13 +40,21 @@ pub(super) async fn fault(
     }
     found.sort();
     let wanted = LAYOUT.map(|(name, kind, of_type)| format!("{name} {kind} {of_type}"));
-    Ok(match found.is_empty() {
-        true => Some(format!("there is no table {name}")),
-        false => (found != wanted).then(|| {
-            format!(
-                "the table {name} has another layout than lock columns need: {}",
-                found.join(", ")
-            )
-        }),
-    })
+    if found.is_empty() {
+        return Ok(Some(format!("there is no table {name}")));
+    }
+    if found != wanted {
+        let found = found.join(", ");
+        return Ok(Some(format!(
+            "the table {name} has another layout than lock columns need: {found}"
+        )));
+    }
+    let options = tables::found(driver, &name.keyspace).await?.into_iter();
+    let mut own = options.filter(|table| table.table == name.table.as_str());
+    let faults = own.next().into_iter().flat_map(|table| {
+        let faults = TableKind::Data.differences(&table).into_iter();
+        let faults = faults.filter(|fault| fault.is_unsafe && fault.is.starts_with("read_repair"));
+        faults.map(|fault| format!("the table {name} has {}: {}", fault.is, fault.why))
+    });
+    Ok(faults.into_iter().next())
 }

@@ -1,15 +1,19 @@
 //! Keyspaces that are made, were half made, or are those of another version.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use fermata::key::KeyState;
-use fermata::store::cassandra::schema;
-use fermata::store::cassandra::{CassandraError, CassandraStore, RestoredError, restored};
+use fermata::store::cassandra::health::Weight;
+use fermata::store::cassandra::schema::{self, Schema};
+use fermata::store::cassandra::{
+    CassandraError, CassandraStore, Quorum, RestoredError, RowTable, RowTables, restored,
+};
 use fermata::store::{ClusterStore, KeyStore};
 
 use super::World;
 use super::raw::Raw;
-use crate::world::{apply, id, replica_row, with_entry};
+use crate::world::{apply, id, replica_row, table, with_entry};
 
 /// Makes one entry, and a replica.
 async fn works(store: &CassandraStore) {
@@ -105,4 +109,48 @@ async fn after_a_restore_fences_go_on_above_all_that_were_given_out() {
         "{running:?}"
     );
     heartbeats.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_with_rows_of_a_user_is_checked_and_not_made() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    Raw::of(&world)
+        .await
+        .run(
+            "CREATE TABLE \"@KEYSPACE@\".good (key text, column1 text, value blob, PRIMARY KEY (key, column1));\
+             CREATE TABLE \"@KEYSPACE@\".bad (key blob, column1 text, value blob, PRIMARY KEY (key, column1));\
+             CREATE TABLE \"@KEYSPACE@\".torn (key text, column1 text, value blob, PRIMARY KEY (key, column1)) WITH read_repair = 'NONE'",
+        )
+        .await;
+    let store = world.store().await;
+    let mut found = Vec::new();
+    for name in ["good", "bad", "gone", "torn"] {
+        let row = RowTable {
+            name: format!("{}.{name}", world.keyspace).parse().unwrap(),
+            quorum: Quorum::All,
+        };
+        let row_tables = RowTables::from([(table("accounts"), Arc::new(row))]);
+        let schema = Schema {
+            row_tables,
+            ..world.schema(&["default"])
+        };
+        let findings = store
+            .check(&world.options(), &schema, "apply")
+            .await
+            .unwrap();
+        let wrong = findings.iter().filter(|one| one.weight == Weight::Wrong);
+        found.push(wrong.map(ToString::to_string).collect::<String>());
+    }
+    assert_eq!(found[0], "");
+    for (found, said) in [
+        (&found[1], "another layout"),
+        (&found[2], "there is no table"),
+        (&found[3], "read_repair = 'NONE'"),
+    ] {
+        assert!(found.contains(said), "{found}");
+        assert!(found.contains("tables.accounts.row_table"), "{found}");
+    }
+    assert!(found[1].contains("key partition_key blob"), "{}", found[1]);
 }

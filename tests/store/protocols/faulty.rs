@@ -115,3 +115,46 @@ impl CellStore for FaultyCells {
             .await
     }
 }
+
+/// A way to a store on which one write takes long: the one with this number, from 0 on.
+pub struct SlowWrite {
+    pub inner: Arc<dyn CellStore>,
+    pub number: u64,
+    pub takes: Duration,
+    pub writes: AtomicU64,
+}
+
+#[async_trait]
+impl CellStore for SlowWrite {
+    async fn read_cells(
+        &self,
+        id: &KeyId,
+        columns: &Columns,
+        currency: Currency,
+    ) -> Result<Vec<StoredCell>, StoreError> {
+        self.inner.read_cells(id, columns, currency).await
+    }
+
+    async fn write_cells(&self, id: &KeyId, changes: &[CellChange], timestamp: u64) -> Written {
+        if self.writes.fetch_add(1, Ordering::Relaxed) == self.number {
+            sleep(self.takes).await;
+        }
+        self.inner.write_cells(id, changes, timestamp).await
+    }
+
+    async fn swap_cells(&self, id: &KeyId, swap: &CellSwap) -> Swap<Bytes> {
+        self.inner.swap_cells(id, swap).await
+    }
+
+    async fn list_partitions(
+        &self,
+        table: &TableName,
+        prefix: &str,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Vec<Key>, StoreError> {
+        self.inner
+            .list_partitions(table, prefix, after, limit)
+            .await
+    }
+}

@@ -96,6 +96,8 @@ macro_rules! column_prefix_keeps_its_promises {
             rows::stale_columns_are_an_error_or_are_removed,
             rows::columns_of_other_programs_count,
             rows::an_operator_removes_all_lock_columns,
+            rows::a_lock_column_that_came_late_is_none,
+            rows::a_renewal_that_came_late_must_be_proven,
         );
     };
 }

@@ -1,15 +1,18 @@
 //! What lock columns promise, and the calls on rows.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fermata::engine::{EngineError, KeyFilter, LockStatus};
+use fermata::engine::{EngineError, KeyFilter, LeaseId, LockStatus};
 use fermata::lock::{EndReason, EndedAs, KeyId, LockRef};
 use fermata::protocol::{AcquireRow, AcquiredRow, Backoff, ColumnPrefix};
 use fermata::store::CellChange;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::world::{TTL, World, call, grant};
+use super::faulty::SlowWrite;
+use super::world::{Replica, TTL, World, call, grant};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -102,7 +105,7 @@ pub async fn a_repeated_create_finds_its_lock(world: World) {
     let found = other.0.create(create.clone()).await.unwrap();
     assert_eq!((made.existed, found.existed), (false, true));
     assert_eq!(made.lock_ref, found.lock_ref);
-    let mut changed = create;
+    let mut changed = create.clone();
     changed.owner = "another".to_owned();
     let refused = other.0.create(changed).await.unwrap_err();
     assert_eq!(refused, EngineError::RequestMismatch { field: "owner" });
@@ -110,6 +113,9 @@ pub async fn a_repeated_create_finds_its_lock(world: World) {
     stranger.tag = call(&world.key("a"), TTL).tag;
     let refused = one.ask(&stranger).await.unwrap_err();
     assert_eq!(refused, EngineError::NeverIssued);
+    one.release(&made.lock_ref).await.unwrap();
+    let refused = other.0.create(create).await.unwrap_err();
+    assert_eq!(refused, EngineError::Ended(EndedAs::Released));
 }
 
 pub async fn a_holder_without_renewal_loses_its_row_after_its_ttl(world: World) {
@@ -122,7 +128,7 @@ pub async fn a_holder_without_renewal_loses_its_row_after_its_ttl(world: World) 
     let held = replica.0.acquire(&next, SOON, false).await.unwrap();
     assert!(grant(&held.status).is_some(), "{:?}", held.status);
     assert!(begun.elapsed() >= dead.valid_for, "{:?}", begun.elapsed());
-    let over = EngineError::Ended(EndedAs::NoLongerKept);
+    let over = EngineError::Ended(EndedAs::Lost(EndReason::Expired));
     assert_eq!(replica.ask(&dead.lock_ref).await.unwrap_err(), over);
     assert_eq!(replica.release(&dead.lock_ref).await.unwrap_err(), over);
     assert!(replica.is_held(&next).await);
@@ -131,15 +137,22 @@ pub async fn a_holder_without_renewal_loses_its_row_after_its_ttl(world: World) 
 pub async fn a_holder_that_an_operator_ended_is_told_so(world: World) {
     let replica = world.replica();
     let held = replica.hold(&world.key("a"), TTL).await;
-    let force = async || replica.0.force_release(&held.name(), "op", "test").await;
-    assert!(force().await.unwrap().was_holder);
+    let waiting = replica.create(&world.key("a"), TTL).await.lock_ref;
+    let force = async |over: &LockRef| {
+        let forced = replica.0.force_release(&over.name(), "op", "test").await;
+        forced.unwrap()
+    };
+    assert!(!force(&waiting).await.was_holder);
+    assert!(force(&held).await.was_holder);
     let forced = EndReason::Forced {
         by: "op".into(),
         why: "test".into(),
     };
-    let told = replica.ask(&held).await.unwrap_err();
-    assert_eq!(told, EngineError::Ended(EndedAs::Lost(forced)));
-    assert!(force().await.unwrap().already_released);
+    for over in [&held, &waiting] {
+        let told = replica.ask(over).await.unwrap_err();
+        assert_eq!(told, EngineError::Ended(EndedAs::Lost(forced.clone())));
+        assert!(force(over).await.already_released);
+    }
 }
 
 pub async fn locked_rows_are_listed_and_described(world: World) {
@@ -160,8 +173,16 @@ pub async fn locked_rows_are_listed_and_described(world: World) {
     let listed = replica.0.list(&filter, 10).await.unwrap().items;
     let listed: Vec<_> = listed.into_iter().map(|item| item.id).collect();
     assert_eq!(listed, ids);
+    let waiter = replica.create(&ids[1], TTL).await.lock_ref;
     let described = replica.0.describe(&ids[1]).await.unwrap();
-    assert_eq!(described.state.entries[0].seq, held[1].seq);
+    let seqs: Vec<_> = described
+        .state
+        .entries
+        .iter()
+        .map(|entry| entry.seq)
+        .collect();
+    assert_eq!(seqs, [held[1].seq, waiter.seq]);
+    assert_eq!(&*described.state.entries[0].owner, "test");
     assert!(described.entries[0].lease.unwrap().left > TTL / 2);
 }
 
@@ -365,4 +386,69 @@ pub async fn an_operator_removes_all_lock_columns(world: World) {
     assert_eq!(told, EngineError::Ended(EndedAs::Lost(forced)));
     let next = acquire(&rows, &ask(&id, TTL)).await.unwrap();
     rows.release_row(&next.lock_ref, vec![]).await.unwrap();
+}
+
+fn slow(world: &World, number: u64, takes: Duration) -> Replica {
+    world.replica_on(Arc::new(SlowWrite {
+        inner: Arc::clone(&world.cells),
+        number,
+        takes,
+        writes: AtomicU64::new(0),
+    }))
+}
+
+/// Its lock column comes after its attempt has ended: another one may hold the row by then.
+pub async fn a_lock_column_that_came_late_is_none(world: World) {
+    let id = world.key("a");
+    let create = call(&id, Duration::from_secs(1));
+    let making = {
+        let (slow, create) = (
+            slow(&world, 1, Duration::from_millis(4_500)),
+            create.clone(),
+        );
+        tokio::spawn(async move { slow.0.create(create).await })
+    };
+    let other = world.replica();
+    sleep(Duration::from_millis(200)).await;
+    let next = other.create(&id, TTL).await.lock_ref;
+    let held = other.0.acquire(&next, SOON, false).await.unwrap();
+    assert!(grant(&held.status).is_some(), "{:?}", held.status);
+    assert!(matches!(
+        making.await.unwrap(),
+        Err(EngineError::Unavailable(_))
+    ));
+    let again = other.0.create(create).await;
+    assert!(again.is_err(), "two holders: {again:?}");
+    assert!(other.is_held(&next).await);
+}
+
+/// A renewal comes after the promised end. If another one holds the row by then, the lock is lost, else it is proven again.
+pub async fn a_renewal_that_came_late_must_be_proven(world: World) {
+    let replica = world.replica();
+    for (name, ttl, pause, takes) in [
+        ("proven", 2_000, 1_500, 1_000),
+        ("lost", 6_000, 5_400, 3_600),
+    ] {
+        let [ttl, pause, takes] = [ttl, pause, takes].map(Duration::from_millis);
+        let id = world.key(name);
+        let held = replica.create(&id, ttl).await.lock_ref;
+        let slow = slow(&world, 0, takes);
+        sleep(pause).await;
+        let lease = LeaseId::LockRef(held.clone());
+        let renewing = tokio::spawn(async move { slow.0.renew(&lease).await });
+        if name == "proven" {
+            let late = renewing.await.unwrap();
+            assert!(matches!(late, Err(EngineError::Unavailable(_))), "{late:?}");
+            assert!(replica.is_held(&held).await);
+            continue;
+        }
+        let next = replica.create(&id, TTL).await.lock_ref;
+        let taken = replica.0.acquire(&next, SOON, false).await.unwrap();
+        assert!(grant(&taken.status).is_some(), "{:?}", taken.status);
+        let late = renewing.await.unwrap();
+        assert!(late.is_err(), "{late:?}");
+        let told = replica.ask(&held).await.unwrap_err();
+        assert_eq!(told, EngineError::Ended(EndedAs::Lost(EndReason::Expired)));
+        assert!(replica.is_held(&next).await);
+    }
 }
