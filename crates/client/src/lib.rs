@@ -46,7 +46,7 @@
 //!   ([`CriticalError`]).
 //!
 //! The crate has four layers. Each layer uses the layers below it: `transport` (endpoints, connections, the Pipeline, retries),
-//! `calls` ([`Client`]), `lease` ([`Session`]), `lock` ([`QueueEntry`], [`LockGuard`]). It shares only the contract
+//! `calls` ([`Client`]), `lease` ([`Session`]), `lock` ([`QueueEntry`], [`LockGuard`], [`Lock`]). It shares only the contract
 //! (`fermata_proto`) with the server.
 
 mod calls;
@@ -73,6 +73,7 @@ pub use lease::session::Session;
 pub use lock::entry::QueueEntry;
 pub use lock::guard::{GuardState, LockGuard};
 pub use lock::progress::Progress;
+pub use lock::scoped::{Lock, LockContext, RelockError};
 pub use secret_text::public_part;
 pub use transport::call_metadata::{CallMetadata, InvalidZone, Zone};
 pub use transport::endpoint::{ConnectError, Dialer};

@@ -9,6 +9,7 @@ mod not_taken;
 mod pipeline;
 mod proxied;
 mod repeats;
+mod scoped;
 mod volatile;
 mod waiting;
 
