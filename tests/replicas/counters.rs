@@ -35,6 +35,9 @@ type Counts = [u32; CLIENTS];
 #[derive(Clone, Copy, Debug)]
 pub struct CountedTable {
     pub name: &'static str,
+    /// How many clients count, on how many keys.
+    pub clients: usize,
+    pub keys: usize,
     /// The TTL of its lockRefs.
     pub ttl: Duration,
     /// It has sessions, and so homes.
@@ -44,6 +47,8 @@ pub struct CountedTable {
 
 pub const DEFAULT: CountedTable = CountedTable {
     name: "default",
+    clients: CLIENTS,
+    keys: KEYS,
     ttl: TTL,
     has_sessions: true,
     has_fence: true,
@@ -155,7 +160,7 @@ impl Counters {
         let name: Arc<str> = name.into();
         let finish = Arc::new(AtomicBool::new(false));
         let seen = Arc::new(Seen::default());
-        let clients = (0..CLIENTS)
+        let clients = (0..table.clients)
             .map(|me| {
                 let client = CountingClient::new(table, &name, me, &sprayed, &seen);
                 tokio::spawn(client.run(Arc::clone(&finish)))
@@ -197,7 +202,7 @@ impl Counters {
             mine.push(client.await.unwrap());
         }
         let mut reader = CountingClient::new(self.table, &self.name, 0, &self.sprayed, &self.seen);
-        for key in 0..KEYS {
+        for key in 0..self.table.keys {
             let counts = reader.read(key).await;
             for (me, mine) in mine.iter().enumerate() {
                 assert_eq!(counts[me], mine[key], "client {me} on key {key}");
@@ -343,7 +348,7 @@ impl CountingClient {
     /// Counts on one key after the other; how often on each.
     async fn run(mut self, finish: Arc<AtomicBool>) -> [u32; KEYS] {
         let mut mine = [0; KEYS];
-        let mut key = self.me % KEYS;
+        let mut key = self.me % self.table.keys;
         while !finish.load(Ordering::Relaxed) {
             mine[key] += 1;
             while let Err(Ended::Lost(answer)) = self.section(key, mine[key]).await {
@@ -354,7 +359,7 @@ impl CountingClient {
                 let lost = LostEntry { answer, held };
                 self.seen.lost.lock().unwrap().push(lost);
             }
-            key = (key + 1) % KEYS;
+            key = (key + 1) % self.table.keys;
         }
         mine
     }
