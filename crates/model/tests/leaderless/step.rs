@@ -144,16 +144,16 @@ impl World {
         }
     }
 
-    /// Whether this is a flag or a number of a client that none of its calls knows any more.
+    /// Whether this is a flag or an entry of a client that it does not know, or not any more.
     fn is_left_behind(&self, c: usize, column: &str, cell: &Cell) -> bool {
         let client = &self.clients[c];
         let is_of = |id: u64| column.ends_with(&format!("-{:05x}", id % CONTENDERS));
         let is_left = match cell.life {
             Life::Flag { client } if client == c => !self.creates(c).any(|run| run.is_of(column)),
-            Life::Ttl { client: of, .. } if of == c && column.starts_with("number/") => {
-                let is_own = client.own.map(|(seq, _)| is_of(seq));
-                is_own.map_or(client.step == Step::Done, |is_own| !is_own)
-            }
+            Life::Ttl { client: of, .. } if of == c => match client.own {
+                Some((seq, _)) => column.starts_with("number/") && !is_of(seq),
+                None => client.step == Step::Done,
+            },
             _ => false,
         };
         is_left && cell.value.is_some()
