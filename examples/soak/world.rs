@@ -43,6 +43,7 @@ impl World {
             keyspace: keyspace.clone(),
             replication: Some(Replication::Simple(super::NODES.try_into()?)),
             cell_tables: Vec::new(),
+            row_tables: fermata::store::cassandra::RowTables::new(),
             tables: vec![TableName::default_table()],
         };
         let options = CassandraOptions::new(cluster.contact_points(), keyspace.clone());

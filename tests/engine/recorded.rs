@@ -51,6 +51,8 @@ fn refused(error: &EngineError) -> Outcome {
         | EngineError::CallNoNotAbove { .. }
         | EngineError::RequestMismatch { .. }
         | EngineError::NotInProtocol { .. }
+        | EngineError::RowBusy { .. }
+        | EngineError::StaleLock { .. }
         | EngineError::Exhausted { .. }
         | EngineError::ShareUsed { .. }
         | EngineError::Overloaded { .. }

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use tokio::time::sleep;
 
 use self::rules::{
-    CHOOSING_TTL, CONTENDERS, FLOOR, choosing, choosing_column, contenders, floor, floor_cell,
-    next_seq, number_column, numbers,
+    CHOOSING_TTL, CONTENDERS, FLOOR, LAST, choosing, choosing_column, contenders, floor, next_seq,
+    number_column, numbers, seq_cell,
 };
 use super::ProtocolKind;
 use super::cells::{cell, delete, put};
@@ -75,7 +75,9 @@ impl Bakery {
             .iter()
             .take_while(|entry| !is_own(entry))
             .count();
+        // Below the floor it has ended, whatever a late renewal shows.
         let own = queue.entries.iter().find(is_own);
+        let own = own.filter(|own| own.seq.0 >= floor(cells));
         if let (Some(own), Some(cell)) = (own, cell(cells, &number_column(tag, seq))) {
             return Ok(Live {
                 entry: own.entry.clone(),
@@ -124,6 +126,9 @@ impl Bakery {
                 }
             };
             entry.seq = seq.0;
+            // Stays when the number is gone.
+            let taken = put(LAST, seq_cell(seq), None);
+            self.parts.write_out(id, &[taken], seq.0).await?;
             let number = number_column(call.tag, seq);
             let changes = [
                 put(number.clone(), entry.encoded(), Some(entry.ttl())),
@@ -239,7 +244,8 @@ impl Queueing for Bakery {
         Ok(())
     }
 
-    /// A new holder raises the floor before it is told so, and looks again.
+    /// A new holder raises the floor before it is told so, and looks again. A number below it that lives by then may have been told the
+    /// same before, so it waits for its end.
     async fn status(&self, lock_ref: &LockRef, live: &mut Live) -> Result<LockStatus, EngineError> {
         let held = LockStatus::Held {
             grant: Fence::NONE,
@@ -252,7 +258,7 @@ impl Queueing for Bakery {
             position => return Ok(waiting(position)),
         }
         let id = lock_ref.key_id();
-        let raised = put(FLOOR, floor_cell(lock_ref.seq), None);
+        let raised = put(FLOOR, seq_cell(lock_ref.seq), None);
         self.parts.write_out(&id, &[raised], lock_ref.seq.0).await?;
         *live = self.live(lock_ref).await?;
         match live.position {
