@@ -124,8 +124,10 @@ pub trait LiveEntry {
 /// The entries of a key at one moment, in their order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Queue {
-    /// The live entries. The first one holds the key.
+    /// The live entries.
     pub entries: Vec<QueueEntry>,
+    /// The first one holds the key.
+    pub is_held: bool,
     /// The number after the last one that was given out.
     pub next: u64,
     /// The fencing token of the first entry, or the last one that was given out; 0 for none.
@@ -179,12 +181,11 @@ impl Queue {
         let (entries, more) = shown.unzip();
         // Without a fence any number says that there is a holder.
         let fence = Fence(self.token.max(u64::from(!kind.has_fence())));
-        let is_held = !self.entries.is_empty();
         Described {
             id: id.clone(),
             state: KeyState {
                 next: Seq(self.next),
-                grant: if is_held { fence } else { Fence::NONE },
+                grant: if self.is_held { fence } else { Fence::NONE },
                 fence,
                 entries,
                 ..KeyState::default()

@@ -118,6 +118,7 @@ pub fn queue(cells: &[StoredCell]) -> Result<Queue, EngineError> {
     entries.sort_by(|a, b| (a.seq, &a.entry.tag).cmp(&(b.seq, &b.entry.tag)));
     let last = entries.last().map_or(floor, |last| last.seq.0);
     Ok(Queue {
+        is_held: !entries.is_empty(),
         entries,
         next: last + 1,
         token: 0,

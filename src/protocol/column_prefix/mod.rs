@@ -15,17 +15,18 @@ use tokio::time::sleep;
 
 pub use self::row_locks::{AcquireRow, AcquiredRow, Backoff};
 pub use self::rows::ColumnPrefix;
-use self::rows::{Live, PAUSE_MIN, Place, unsure};
+use self::rows::{KEPT, Live, PAUSE_MIN, Place, unsure};
 pub use self::rules::LockColumn;
 use self::rules::{MARGIN, Note, NoteKind, micros, queue, seq_of};
-use self::tries::{Busy, Try};
+use self::tries::Try;
 use super::ProtocolKind;
 use super::cells::{delete, put};
 use super::entry::{StoredEntry, StoredRequest};
 use super::leaderless::Parts;
 use super::queue::{Queue, Queueing};
 use crate::engine::{CreateCall, EngineError, LockStatus, Mutation, Value};
-use crate::lock::{EndReason, EndedAs, Fence, KeyId, LockRef, Seq};
+use crate::lock::{Fence, KeyId, LockRef, Seq};
+use crate::store::StoredCell;
 
 /// The column of the guarded value.
 const VALUE: &str = "value";
@@ -63,9 +64,12 @@ impl Queueing for ColumnPrefix {
 
     async fn shown(&self, id: &KeyId) -> Result<Queue, EngineError> {
         let (columns, notes) = self.noted_columns(id).await?;
+        let kinds = [NoteKind::Holds, NoteKind::Ended];
+        let [holds, ended] = kinds.map(|kind| self.names.note_tags(&notes, kind));
+        let is_over = |cell: &StoredCell| cell.left.is_some_and(|left| left <= KEPT);
+        let notes: Vec<StoredCell> = notes.into_iter().filter(|cell| !is_over(cell)).collect();
         let mut waits = self.names.noted(&notes, NoteKind::Waits);
-        let ended = self.names.note_tags(&notes, NoteKind::Ended);
-        waits.retain(|(tag, _)| !ended.contains(tag));
+        waits.retain(|(tag, _)| !holds.contains(tag) && !ended.contains(tag));
         Ok(queue(columns, waits, self.parts.clock.wall_us()))
     }
 
@@ -96,6 +100,10 @@ impl Queueing for ColumnPrefix {
             tried: Some(busy.others),
         };
         if let Some(live) = live {
+            let place = match live.is_held() {
+                true => live.place,
+                false => place,
+            };
             return Ok((seq, Live { place, ..live }, true));
         }
         let live = Live {
@@ -103,6 +111,7 @@ impl Queueing for ColumnPrefix {
             left: once.note.entry.ttl(),
             note: once.note,
             timestamp: 0,
+            read_at: self.parts.clock.boot(),
             read_us: self.parts.clock.wall_us(),
         };
         self.note_waiting(&lock_ref, &live).await?;
@@ -115,18 +124,7 @@ impl Queueing for ColumnPrefix {
 
     async fn renew(&self, lock_ref: &LockRef, live: &mut Live) -> Result<(), EngineError> {
         let (ttl, clock) = (live.note.entry.ttl(), &self.parts.clock);
-        if live.place == Place::Unsure {
-            let once = Try::again(lock_ref, live);
-            *live = match self.tried(once).await? {
-                Ok(held) => held.live,
-                Err(Busy {
-                    is_locked: true, ..
-                }) => {
-                    return Err(EngineError::Ended(EndedAs::Lost(EndReason::Expired)));
-                }
-                Err(_) => return Err(unsure()),
-            };
-        }
+        *live = self.proven(lock_ref, live.clone()).await?;
         if live.left > ttl * 3 / 4 {
             return Ok(());
         }
@@ -135,7 +133,6 @@ impl Queueing for ColumnPrefix {
             live.left = ttl;
             return Ok(());
         }
-        let began = clock.boot();
         let note = Note {
             sure_by_us: live.note.promised_us(),
             ends_at_us: clock.wall_us().saturating_add(micros(ttl + MARGIN)),
@@ -144,12 +141,13 @@ impl Queueing for ColumnPrefix {
         let (id, timestamp) = (lock_ref.key_id(), live.following());
         let changes = self.holding(lock_ref.tag, &note);
         self.parts.write_out(&id, &changes, timestamp).await?;
-        if clock.boot().saturating_sub(began) >= live.left {
+        if clock.boot().saturating_sub(live.read_at) >= live.left {
             return Err(unsure());
         }
         live.timestamp = timestamp;
         live.note = note;
         live.left = ttl;
+        live.read_at = clock.boot();
         self.unless_ended(lock_ref, live).await
     }
 
@@ -184,7 +182,7 @@ impl Queueing for ColumnPrefix {
         how: StoredRequest,
     ) -> Result<bool, EngineError> {
         self.ended(lock_ref, &live, &how).await?;
-        Ok(!matches!(live.place, Place::Waits { .. }))
+        Ok(live.is_held())
     }
 
     async fn value(&self, id: &KeyId) -> Result<Value, EngineError> {
@@ -212,14 +210,14 @@ impl Queueing for ColumnPrefix {
         _call_no: u64,
         _is_release: bool,
     ) -> Result<(), EngineError> {
-        self.may_use_value(live)?;
-        let value = [VALUE.to_owned()];
-        let (_, timestamp) = self.before_change(lock_ref, &value).await?;
+        *live = self.proven(lock_ref, live.clone()).await?;
         let change = match mutation {
             Mutation::Put(value) => put(VALUE, Bytes::clone(value), None),
             Mutation::Delete => delete(VALUE),
         };
-        let id = lock_ref.key_id();
-        self.parts.write_one(&id, change, timestamp).await
+        let value = [VALUE.to_owned()];
+        let (before, timestamp) = self.before_change(lock_ref, &value).await?;
+        let changes = [change, self.last_change(&before)];
+        self.changed(lock_ref, &before, &changes, timestamp).await
     }
 }

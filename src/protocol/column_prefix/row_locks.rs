@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, sleep};
 
-use super::rows::{ColumnPrefix, Live, PAUSE_MIN, Place, unsure};
+use super::rows::{ColumnPrefix, Live, PAUSE_MIN};
 use super::rules::{LockColumn, NoteKind, seq_of};
 use super::tries::Try;
 
@@ -68,7 +68,8 @@ impl Backoff {
         };
         let whole = pause.saturating_mul(1 << retry.min(20)).min(longest);
         let half = u64::try_from(whole.as_micros() / 2).unwrap_or(u64::MAX);
-        whole.saturating_sub(Duration::from_micros(random(half.max(1))))
+        let shorter = Duration::from_micros(random(half.max(1)));
+        whole.saturating_sub(shorter).max(PAUSE_MIN)
     }
 }
 
@@ -120,12 +121,13 @@ impl ColumnPrefix {
         };
         let columns = match columns {
             Ok(columns) => columns,
-            Err(error) => {
-                // Its client does not know of it.
+            Err(error @ EngineError::Exhausted { .. }) => {
+                // No repeat would read it.
                 let how = StoredRequest::released(lock_ref.seq, false);
                 self.ended(&lock_ref, &live, &how).await?;
                 return Err(error);
             }
+            Err(error) => return Err(error),
         };
         Ok(AcquiredRow {
             lock_ref,
@@ -158,10 +160,15 @@ impl ColumnPrefix {
         lock_ref: &LockRef,
         columns: &[String],
     ) -> Result<(Live, u64), EngineError> {
-        let (live, cells) = self.find(lock_ref, columns).await?;
-        let live = live.ok_or(EngineError::Ended(EndedAs::NoLongerKept))?;
+        let found = self.find(lock_ref, columns).await?;
+        let live = found
+            .live
+            .ok_or(EngineError::Ended(EndedAs::NoLongerKept))?;
         self.may_use_value(&live)?;
-        let before = cells.iter().filter(|cell| columns.contains(&cell.column));
+        let before = found
+            .cells
+            .iter()
+            .filter(|cell| columns.contains(&cell.column));
         let above = before.map(|cell| cell.timestamp + 1);
         let timestamp = above.fold(live.following(), u64::max);
         match timestamp <= live.note.promised_us() {
@@ -179,43 +186,78 @@ impl ColumnPrefix {
         changes: Vec<CellChange>,
     ) -> Result<bool, EngineError> {
         let id = lock_ref.key_id();
+        let live = match self.found(lock_ref).await {
+            Err(EngineError::Ended(EndedAs::Released)) => {
+                return self.released_before(lock_ref, changes).await;
+            }
+            live => live?,
+        };
+        let how = StoredRequest::released(lock_ref.seq, !changes.is_empty());
         if changes.is_empty() {
-            return match self.found(lock_ref).await {
-                Err(EngineError::Ended(EndedAs::Released)) => Ok(true),
-                live => {
-                    let how = StoredRequest::released(lock_ref.seq, false);
-                    self.ended(lock_ref, &live?, &how).await.map(|()| false)
-                }
-            };
+            return self.ended(lock_ref, &live, &how).await.map(|()| false);
         }
-        let unknown = |error: EngineError| EngineError::WriteUnknown(error.to_string());
+        self.proven(lock_ref, live).await?;
         let columns = changes.iter().map(|change| change.column().to_owned());
         let columns: Vec<String> = columns.collect();
-        match self.before_change(lock_ref, &columns).await {
-            Ok((live, timestamp)) => {
-                let how = StoredRequest::released(lock_ref.seq, true);
-                let mut all = self.ending(lock_ref, &live, &how);
-                all.extend(changes);
-                let written = self.parts.write_out(&id, &all, timestamp).await;
-                written.map(|()| false).map_err(unknown)
-            }
-            Err(EngineError::Ended(EndedAs::Released)) => {
-                let ended = self.names.note(lock_ref.tag, NoteKind::Ended);
-                let note = self.parts.read_one(&id, &ended).await?;
-                let request = note
-                    .as_ref()
-                    .map(|cell| StoredRequest::decoded(&cell.value));
-                let had_put = request
-                    .transpose()?
-                    .is_some_and(|request| request.had_put());
-                let Some(note) = note.filter(|_| had_put) else {
-                    return Err(EngineError::Ended(EndedAs::Released));
-                };
+        let (live, timestamp) = self.before_change(lock_ref, &columns).await?;
+        let mut all = vec![
+            self.ended_note(lock_ref, &live, &how),
+            delete(self.names.lock(lock_ref.tag)),
+            self.last_change(&live),
+        ];
+        all.extend(self.names.second(&live.note).map(delete));
+        all.extend(changes);
+        self.changed(lock_ref, &live, &all, timestamp).await?;
+        // Its client knows that it was released: a failure leaves at most what a renewal wrote late.
+        if let Err(error) = self.removed(lock_ref, &live, None).await {
+            tracing::debug!(%id, %error, "a lock column may stay until its end");
+        }
+        Ok(false)
+    }
+
+    /// Writes changes of data for a holder, which was read before. Late ones are not acknowledged: others may have the row.
+    pub(super) async fn changed(
+        &self,
+        lock_ref: &LockRef,
+        live: &Live,
+        changes: &[CellChange],
+        timestamp: u64,
+    ) -> Result<(), EngineError> {
+        let id = lock_ref.key_id();
+        let written = self.parts.write_out(&id, changes, timestamp).await;
+        written.map_err(|error| EngineError::WriteUnknown(error.to_string()))?;
+        match self.parts.clock.boot().saturating_sub(live.read_at) < live.left {
+            true => Ok(()),
+            false => Err(EngineError::WriteUnknown(
+                "it was written at the end of the lock".to_owned(),
+            )),
+        }
+    }
+
+    /// The answer to a release of a lockRef that was released before.
+    async fn released_before(
+        &self,
+        lock_ref: &LockRef,
+        changes: Vec<CellChange>,
+    ) -> Result<bool, EngineError> {
+        let id = lock_ref.key_id();
+        let ended = self.names.note(lock_ref.tag, NoteKind::Ended);
+        let note = self.parts.read_one(&id, &ended).await?;
+        let request = note
+            .as_ref()
+            .map(|cell| StoredRequest::decoded(&cell.value));
+        let had_put = request
+            .transpose()?
+            .is_some_and(|request| request.had_put());
+        match note {
+            _ if changes.is_empty() => Ok(true),
+            Some(note) if had_put => {
                 // A read may have brought the note alone to a majority.
                 let written = self.parts.write_out(&id, &changes, note.timestamp).await;
+                let unknown = |error: EngineError| EngineError::WriteUnknown(error.to_string());
                 written.map(|()| true).map_err(unknown)
             }
-            Err(error) => Err(error),
+            Some(_) | None => Err(EngineError::Ended(EndedAs::Released)),
         }
     }
 
@@ -226,17 +268,17 @@ impl ColumnPrefix {
         fail_on_stale: bool,
     ) -> Result<Duration, EngineError> {
         let live = self.found(lock_ref).await?;
-        match live.place {
-            Place::Holds => {}
-            Place::Unsure => return Err(unsure()),
-            Place::Waits { .. } => return Err(EngineError::RowBusy { retries: 0 }),
+        let live = self.proven(lock_ref, live).await?;
+        if !live.is_held() {
+            return Err(EngineError::RowBusy { retries: 0 });
         }
-        let own = self.names.lock(&live.note.lock_id);
         let others = self
             .read_lock_columns(&lock_ref.key_id())
             .await?
             .into_iter();
-        let mut others = others.filter(|(other, _)| other.column != own && !other.is_attempt);
+        let is_other =
+            |(other, _): &(LockColumn, bool)| other.tag != Some(lock_ref.tag) && !other.is_attempt;
+        let mut others = others.filter(is_other);
         match others.next() {
             Some((_, false)) => Err(EngineError::RowBusy { retries: 0 }),
             Some((other, true)) if fail_on_stale => Err(EngineError::StaleLock {
@@ -265,7 +307,11 @@ impl ColumnPrefix {
         let columns = self.read_lock_columns(id).await?.into_iter();
         let stale = columns.filter_map(|(column, is_stale)| is_stale.then_some(column));
         let stale: Vec<LockColumn> = stale.collect();
-        self.remove_stale(id, &stale).await?;
+        // Of a lock with two columns one is shown.
+        let mut columns = self.lock_columns(id).await?;
+        let now_us = self.parts.clock.wall_us();
+        columns.retain(|column| column.is_stale(now_us));
+        self.remove_stale(id, &columns).await?;
         Ok(stale)
     }
 
@@ -283,8 +329,11 @@ impl ColumnPrefix {
             let live = match column.tag {
                 Some(tag) => {
                     let lock_ref = lock_ref(id, seq_of(tag), tag);
-                    let live = self.found(&lock_ref).await;
-                    live.ok().map(|live| (lock_ref, live))
+                    match self.found(&lock_ref).await {
+                        Ok(live) => Some((lock_ref, live)),
+                        Err(EngineError::Ended(_)) => None,
+                        Err(error) => return Err(error),
+                    }
                 }
                 None => None,
             };

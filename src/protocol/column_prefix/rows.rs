@@ -2,19 +2,25 @@
 
 use std::time::Duration;
 
-use super::rules::{LockColumn, Names, Note, NoteKind, column_value, end_in, seq_of};
+use bytes::Bytes;
+
+use super::rules::{LockColumn, Names, Note, NoteKind, column_value, end_in, micros, seq_of};
 use crate::engine::EngineError;
 use crate::lock::{EndReason, EndedAs, KeyId, LockRef, Tag};
 use crate::protocol::cells::{cell, delete, put};
 use crate::protocol::entry::{StoredEntry, StoredRequest};
-use crate::protocol::leaderless::{END_AHEAD_US, Parts, ProtocolOptions};
+use crate::protocol::leaderless::{Parts, ProtocolOptions};
 use crate::protocol::queue::LiveEntry;
 use crate::store::{CellChange, Columns, Currency, StoredCell};
 
 /// The shortest pause between two tries.
 pub const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// How long notes stay after the TTL of their lockRef: for repeats of its calls.
-const KEPT: Duration = Duration::from_secs(60);
+pub const KEPT: Duration = Duration::from_secs(60);
+/// The lead of the end of a lockRef over all that is written for it: less than the notes are kept.
+const LEAD: Duration = Duration::from_secs(5);
+/// How far the clocks of two replicas may differ.
+const SKEW: Duration = Duration::from_secs(1);
 
 /// The protocol. Cheap to clone.
 #[derive(Clone)]
@@ -32,7 +38,19 @@ pub struct Live {
     /// When its note was written, in microseconds.
     pub timestamp: u64,
     pub left: Duration,
-    /// The time before the row was read, in microseconds since 1970.
+    /// Before the row was read, by the clock that no sleep stops.
+    pub read_at: Duration,
+    /// The same, in microseconds since 1970; above the latest change of data.
+    pub read_us: u64,
+}
+
+/// What was read of a lockRef.
+pub struct Found {
+    /// `None`: nothing is noted of it.
+    pub live: Option<Live>,
+    /// All cells that were read.
+    pub cells: Vec<StoredCell>,
+    /// The timestamp of a change that follows, in microseconds since 1970.
     pub read_us: u64,
 }
 
@@ -58,6 +76,11 @@ impl LiveEntry for Live {
 }
 
 impl Live {
+    /// Whether it has a lock column.
+    pub fn is_held(&self) -> bool {
+        !matches!(self.place, Place::Waits { .. })
+    }
+
     /// The timestamp of a change that follows what was read. It is not above the promised end: who comes after it writes above.
     pub fn following(&self) -> u64 {
         let timestamp = self.read_us.max(self.timestamp + 1);
@@ -92,19 +115,29 @@ impl ColumnPrefix {
         Ok(self.names.lock_columns(&cells))
     }
 
-    /// The lock columns of a row with their entries, and its notes.
+    /// The lock columns of a row with their entries, one for each lock, and its notes.
     pub(super) async fn noted_columns(
         &self,
         id: &KeyId,
     ) -> Result<(Vec<LockColumn>, Vec<StoredCell>), EngineError> {
         let mut columns = self.lock_columns(id).await?;
         let notes = self.read(id, &self.names.notes()).await?;
-        let holds = self.names.noted(&notes, NoteKind::Holds);
-        for column in &mut columns {
-            let of_it = |(_, note): &&(_, Note)| self.names.lock(&note.lock_id) == column.column;
-            if let Some((tag, note)) = holds.iter().find(of_it) {
-                column.tag = Some(*tag);
-                column.entry = Some(note.entry.clone());
+        for (tag, note) in self.names.noted(&notes, NoteKind::Holds) {
+            let lock = self.names.lock(tag);
+            let second = self.names.second(&note);
+            // The note of an earlier lock of the same id is kept for a while.
+            let is_its = |one: &LockColumn| one.ends_at_us == note.ends_at_us;
+            let shown = |name: &String| {
+                let mut columns = columns.iter();
+                columns.position(|one| one.column == *name && is_its(one))
+            };
+            let second = second.as_ref().and_then(shown);
+            if let Some(shown) = second.or_else(|| shown(&lock)) {
+                columns[shown].tag = Some(tag);
+                columns[shown].entry = Some(note.entry);
+            }
+            if second.is_some() {
+                columns.retain(|one| one.column != lock);
             }
         }
         Ok((columns, notes))
@@ -115,79 +148,73 @@ impl ColumnPrefix {
         &self,
         lock_ref: &LockRef,
         more: &[String],
-    ) -> Result<(Option<Live>, Vec<StoredCell>), EngineError> {
-        let (tag, id, clock) = (lock_ref.tag, lock_ref.key_id(), &self.parts.clock);
+    ) -> Result<Found, EngineError> {
+        let (tag, clock) = (lock_ref.tag, &self.parts.clock);
         let kinds = [NoteKind::Waits, NoteKind::Holds, NoteKind::Ended];
         let [waits, holds, ended] = kinds.map(|kind| self.names.note(tag, kind));
-        let mut lock = self.names.lock(&format!("{tag:?}"));
-        // The second time with a lock column of another name.
-        for _ in 0..2 {
-            let read_us = clock.wall_us();
-            let mut names = vec![waits.clone(), holds.clone(), ended.clone(), lock.clone()];
-            names.extend_from_slice(more);
-            let cells = self.read(&id, &Columns::Named(names)).await?;
-            if let Some(ended) = cell(&cells, &ended) {
-                let ended = StoredRequest::decoded(&ended.value)?;
-                return Err(EngineError::Ended(ended.ended_as()));
-            }
-            let is_held = cell(&cells, &holds);
-            let Some(noted) = is_held.or(cell(&cells, &waits)) else {
-                return Ok((None, cells));
-            };
-            let live = Live {
-                place: Place::Waits { tried: None },
-                note: Note::decoded(&noted.value)?,
-                timestamp: noted.timestamp,
-                left: noted.left.unwrap_or_default().saturating_sub(KEPT),
+        let (lock, last) = (self.names.lock(tag), self.names.last());
+        let names = [&waits, &holds, &ended, &lock, &last].into_iter();
+        let names = Columns::Named(names.chain(more).cloned().collect());
+        let began = (clock.boot(), clock.wall_us());
+        let cells = self.read(&lock_ref.key_id(), &names).await?;
+        if let Some(ended) = cell(&cells, &ended) {
+            let ended = StoredRequest::decoded(&ended.value)?;
+            return Err(EngineError::Ended(ended.ended_as()));
+        }
+        let last_us = cell(&cells, &last).map_or(0, |cell| cell.timestamp + 1);
+        let (read_at, read_us) = (began.0, began.1.max(last_us));
+        let is_held = cell(&cells, &holds);
+        let Some(noted) = is_held.or(cell(&cells, &waits)) else {
+            return Ok(Found {
+                live: None,
+                cells,
                 read_us,
-            };
-            if is_held.is_none() {
-                return Ok((Some(live), cells));
-            }
-            let own = self.names.lock(&live.note.lock_id);
-            if own != lock {
-                lock = own;
-                continue;
-            }
-            let now_us = clock.wall_us();
-            let left = live.note.promised_us().saturating_sub(now_us);
-            let is_own =
-                cell(&cells, &lock).is_some_and(|cell| end_in(&cell.value) == live.note.ends_at_us);
-            if left == 0 || !is_own {
+            });
+        };
+        let mut live = Live {
+            place: Place::Waits { tried: None },
+            note: Note::decoded(&noted.value)?,
+            timestamp: noted.timestamp,
+            left: noted.left.unwrap_or_default().saturating_sub(KEPT),
+            read_at,
+            read_us,
+        };
+        if is_held.is_some() {
+            // A read may bring a column to more nodes than its note. The earlier end is sure.
+            let ends_at_us = cell(&cells, &lock).map_or(0, |lock| end_in(&lock.value));
+            live.note.ends_at_us = live.note.ends_at_us.min(ends_at_us);
+            let (now_us, promised_us) = (clock.wall_us(), live.note.promised_us());
+            if now_us >= promised_us.saturating_add(micros(SKEW)) {
                 return Err(EngineError::Ended(EndedAs::Lost(EndReason::Expired)));
             }
-            let place = match now_us <= live.note.sure_by_us {
+            if now_us >= promised_us {
+                return Err(EngineError::Unavailable(
+                    "the lock is at its end, as far as clocks agree".to_owned(),
+                ));
+            }
+            live.left = Duration::from_micros(promised_us - now_us);
+            live.place = match now_us <= live.note.sure_by_us {
                 true => Place::Holds,
                 false => Place::Unsure,
             };
-            let left = Duration::from_micros(left);
-            return Ok((
-                Some(Live {
-                    place,
-                    left,
-                    ..live
-                }),
-                cells,
-            ));
         }
-        Err(EngineError::Unavailable(
-            "other calls of this lockRef came between".to_owned(),
-        ))
+        Ok(Found {
+            live: Some(live),
+            cells,
+            read_us,
+        })
     }
 
     /// The changes by which a lockRef holds its row from now on, for its TTL.
-    pub(super) fn holding(&self, tag: Tag, note: &Note) -> [CellChange; 2] {
-        let column = self.names.lock(&note.lock_id);
+    pub(super) fn holding(&self, tag: Tag, note: &Note) -> Vec<CellChange> {
         let noted = prost::Message::encode_to_vec(note).into();
         let kept = Some(note.entry.ttl() + KEPT);
-        [
-            put(
-                column,
-                column_value(note.ends_at_us),
-                Some(note.column_ttl()),
-            ),
-            put(self.names.note(tag, NoteKind::Holds), noted, kept),
-        ]
+        let locks = std::iter::once(self.names.lock(tag)).chain(self.names.second(note));
+        let value = column_value(note.ends_at_us);
+        let locks = locks.map(|name| put(name, value.clone(), Some(note.column_ttl())));
+        let mut changes: Vec<CellChange> = locks.collect();
+        changes.push(put(self.names.note(tag, NoteKind::Holds), noted, kept));
+        changes
     }
 
     /// Notes that a lockRef waits.
@@ -203,17 +230,22 @@ impl ColumnPrefix {
         self.parts.write_out(&id, &[note], live.following()).await
     }
 
-    /// The changes that end a lockRef.
-    pub(super) fn ending(
+    /// The note of the end of a lockRef.
+    pub(super) fn ended_note(
         &self,
         lock_ref: &LockRef,
         live: &Live,
         how: &StoredRequest,
-    ) -> Vec<CellChange> {
+    ) -> CellChange {
         let kept = Some(live.note.entry.ttl() + KEPT);
         let ended = self.names.note(lock_ref.tag, NoteKind::Ended);
-        let column = self.names.lock(&live.note.lock_id);
-        vec![put(ended, how.encoded(), kept), delete(column)]
+        put(ended, how.encoded(), kept)
+    }
+
+    /// The cell that tells the timestamp of a change of data.
+    pub(super) fn last_change(&self, live: &Live) -> CellChange {
+        let kept = Some(live.note.entry.ttl() + KEPT);
+        put(self.names.last(), Bytes::new(), kept)
     }
 
     /// A live lockRef.
@@ -221,8 +253,8 @@ impl ColumnPrefix {
         if lock_ref.seq != seq_of(lock_ref.tag) {
             return Err(EngineError::NeverIssued);
         }
-        let (live, _) = self.find(lock_ref, &[]).await?;
-        live.ok_or(EngineError::Ended(EndedAs::NoLongerKept))
+        let found = self.find(lock_ref, &[]).await?;
+        found.live.ok_or(EngineError::Ended(EndedAs::NoLongerKept))
     }
 
     /// Ends a live lockRef, and notes how.
@@ -232,31 +264,41 @@ impl ColumnPrefix {
         live: &Live,
         how: &StoredRequest,
     ) -> Result<(), EngineError> {
-        let changes = self.ending(lock_ref, live, how);
-        let id = lock_ref.key_id();
-        // No other lock has a column of this name: whatever a renewal or try writes late stays hidden.
-        let timestamp = match live.note.lock_id == format!("{:?}", lock_ref.tag) {
-            true => self.parts.timestamp_after(live.timestamp) + END_AHEAD_US,
-            false => live.following(),
-        };
-        self.parts.write_out(&id, &changes, timestamp).await
+        let note = self.ended_note(lock_ref, live, how);
+        self.removed(lock_ref, live, Some(note)).await
     }
 
-    /// After a change of a lockRef: it may have ended meanwhile. Then its lock column is removed.
+    /// Removes the lock columns of a lockRef, above whatever a renewal or try writes late. The note of its end lives for longer.
+    pub(super) async fn removed(
+        &self,
+        lock_ref: &LockRef,
+        live: &Live,
+        note: Option<CellChange>,
+    ) -> Result<(), EngineError> {
+        let id = lock_ref.key_id();
+        let ahead = live.note.promised_us().max(self.parts.clock.wall_us()) + micros(LEAD);
+        let mut changes = vec![delete(self.names.lock(lock_ref.tag))];
+        changes.extend(note);
+        self.parts.write_out(&id, &changes, ahead).await?;
+        // Another lock may have a second column of this name.
+        if let Some(second) = self.names.second(&live.note) {
+            let removes = [delete(second)];
+            self.parts
+                .write_out(&id, &removes, live.following())
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// After a change of a lockRef: it may have ended meanwhile. Then its lock columns are removed.
     pub(super) async fn unless_ended(
         &self,
         lock_ref: &LockRef,
         live: &Live,
     ) -> Result<(), EngineError> {
         match self.find(lock_ref, &[]).await {
-            Err(
-                ended @ EngineError::Ended(
-                    EndedAs::Released | EndedAs::Lost(EndReason::Forced { .. }),
-                ),
-            ) => {
-                let removes = [delete(self.names.lock(&live.note.lock_id))];
-                let id = lock_ref.key_id();
-                self.parts.write_out(&id, &removes, live.timestamp).await?;
+            Err(ended @ EngineError::Ended(_)) => {
+                self.removed(lock_ref, live, None).await?;
                 Err(ended)
             }
             found => found.map(drop),
@@ -277,6 +319,6 @@ impl ColumnPrefix {
 /// The lock column of a lockRef cannot be proven now.
 pub fn unsure() -> EngineError {
     EngineError::Unavailable(
-        "the lock was written late, and others try to get the row; repeat the call".to_owned(),
+        "the lock must be proven again, and others try to get the row; repeat the call".to_owned(),
     )
 }

@@ -22,15 +22,13 @@ use crate::protocol::entry::{StoredEntry, decoded};
 use crate::protocol::queue::{Queue, QueueEntry};
 use crate::store::{Columns, StoredCell};
 
-/// The longest life of an attempt.
-const ATTEMPT_MAX: Duration = Duration::from_secs(30);
 /// A lock column ends later than promised by so much: more than the clocks of two replicas differ.
 pub const MARGIN: Duration = Duration::from_secs(2);
 /// How many attempts of one lockRef are told apart.
 pub const ATTEMPTS: u64 = 1 << 32;
 
-/// Begins the names of attempts, behind the prefix; no lock id begins so.
-pub const ATTEMPT: char = '~';
+/// Begins the names of attempts and lock columns of lockRefs, behind the prefix; no lock id begins so.
+const OWN: char = '~';
 /// Begins the names of notes, before the prefix.
 const NOTE: char = '~';
 
@@ -63,7 +61,7 @@ pub struct Note {
     /// The entry.
     #[prost(message, required, tag = "1")]
     pub entry: StoredEntry,
-    /// The id of its lock column.
+    /// The id of its second lock column; empty for none.
     #[prost(string, tag = "2")]
     pub lock_id: String,
     /// The end of its lock column; 0 while it waits.
@@ -120,14 +118,25 @@ impl Names {
         }
     }
 
-    /// The lock column of this id.
-    pub fn lock(&self, lock_id: &str) -> String {
-        format!("{}{lock_id}", self.prefix)
+    /// The lock column of a lockRef: no other one has a column of this name.
+    pub fn lock(&self, tag: Tag) -> String {
+        format!("{}{OWN}{tag:?}", self.prefix)
+    }
+
+    /// The second lock column of a lock with an id of its own, for other programs.
+    pub fn second(&self, note: &Note) -> Option<String> {
+        let lock_id = &note.lock_id;
+        (!lock_id.is_empty()).then(|| format!("{}{lock_id}", self.prefix))
+    }
+
+    /// The cell whose timestamp is that of the latest change of data: what was deleted shows none.
+    pub fn last(&self) -> String {
+        format!("{NOTE}{}last", self.prefix)
     }
 
     /// The column of an attempt.
     pub fn attempt(&self, tag: Tag, nonce: u64) -> String {
-        format!("{}{ATTEMPT}{tag:?}-{nonce:08x}", self.prefix)
+        format!("{}-{nonce:08x}", self.lock(tag))
     }
 
     /// A note of a lockRef.
@@ -149,13 +158,16 @@ impl Names {
     pub fn lock_columns(&self, cells: &[StoredCell]) -> Vec<LockColumn> {
         let locks = cells.iter().filter_map(|cell| {
             let id = cell.column.strip_prefix(&self.prefix)?;
-            let tried = id.strip_prefix(ATTEMPT);
-            let digits = tried.unwrap_or(id).get(..32).unwrap_or_default();
+            let own = id.strip_prefix(OWN);
+            let (digits, nonce) = match own {
+                Some(own) => own.split_once('-').map_or((own, ""), |both| both),
+                None => ("", ""),
+            };
             Some(LockColumn {
                 column: cell.column.clone(),
                 ends_at_us: end_in(&cell.value),
                 timestamp: cell.timestamp,
-                is_attempt: tried.is_some(),
+                is_attempt: !nonce.is_empty(),
                 tag: u128::from_str_radix(digits, 16).ok().map(Tag::from_bits),
                 entry: None,
             })
@@ -225,11 +237,6 @@ pub fn end_in(value: &Bytes) -> u64 {
     number.ok().or_else(text).unwrap_or(0)
 }
 
-/// The life of an attempt of a lock with this TTL. A crashed contender blocks others for as long, and [`MARGIN`].
-pub fn attempt_ttl(ttl: Duration) -> Duration {
-    ttl.min(ATTEMPT_MAX)
-}
-
 /// The number of a lockRef: these have no order, so it is made of its tag.
 pub fn seq_of(tag: Tag) -> Seq {
     let high = u128::from_be_bytes(tag.bytes()) >> 66;
@@ -240,6 +247,7 @@ pub fn seq_of(tag: Tag) -> Seq {
 pub fn queue(mut columns: Vec<LockColumn>, waiting: Vec<(Tag, Note)>, now_us: u64) -> Queue {
     columns.retain(|column| !column.is_stale(now_us));
     columns.sort_by_key(|column| column.is_attempt);
+    let is_held = columns.first().is_some_and(|first| !first.is_attempt);
     let mut entries: Vec<QueueEntry> = Vec::new();
     for column in columns {
         // One of another program is shown under its name.
@@ -267,6 +275,7 @@ pub fn queue(mut columns: Vec<LockColumn>, waiting: Vec<(Tag, Note)>, now_us: u6
     }
     Queue {
         entries,
+        is_held,
         next: 0,
         token: 0,
     }

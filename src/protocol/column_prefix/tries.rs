@@ -6,7 +6,7 @@ use futures_util::future::try_join;
 use tokio::time::timeout;
 
 use super::rows::{ColumnPrefix, Live, Place, unsure};
-use super::rules::{ATTEMPTS, LockColumn, MARGIN, Note, attempt_ttl, column_value, micros};
+use super::rules::{ATTEMPTS, LockColumn, MARGIN, Note, column_value, micros};
 
 use crate::engine::EngineError;
 use crate::lock::{EndedAs, KeyId, LockRef};
@@ -20,7 +20,7 @@ const TRY_MAX: Duration = Duration::from_secs(15);
 #[derive(Clone)]
 pub struct Try {
     pub lock_ref: LockRef,
-    /// With the entry and the id of the lock column.
+    /// With the entry.
     pub note: Note,
     /// A stale lock column is an error.
     pub fail_on_stale: bool,
@@ -41,18 +41,15 @@ pub struct Held {
 pub struct Busy {
     /// How many.
     pub others: usize,
-    /// One of them has a lock column, not only an attempt.
-    pub is_locked: bool,
     /// The lockRef, if it was known before.
     pub known: Option<Live>,
 }
 
 impl Try {
-    /// The first try of a lockRef, with an id of its own.
+    /// The first try of a lockRef.
     pub fn new(lock_ref: &LockRef, entry: StoredEntry) -> Try {
         let note = Note {
             entry,
-            lock_id: format!("{:?}", lock_ref.tag),
             ..Note::default()
         };
         Try {
@@ -84,6 +81,8 @@ impl Try {
 struct Seen {
     /// Its lockRef, if it is known.
     known: Option<Live>,
+    /// The timestamp of a change that follows.
+    read_us: u64,
     stale: Vec<LockColumn>,
     others: Vec<LockColumn>,
 }
@@ -92,7 +91,6 @@ impl Seen {
     fn busy(self) -> Busy {
         Busy {
             others: self.others.len(),
-            is_locked: self.others.iter().any(|other| !other.is_attempt),
             known: self.known,
         }
     }
@@ -114,35 +112,33 @@ impl ColumnPrefix {
     async fn try_once(&self, once: &Try) -> Result<Result<Held, Busy>, EngineError> {
         let (id, clock) = (once.id(), &self.parts.clock);
         if once.looks_first {
-            let seen = self.seen(once, "").await?;
+            let seen = self.seen(once).await?;
             if !seen.others.is_empty() {
                 return Ok(Err(seen.busy()));
             }
         }
         let (began, began_us) = (clock.boot(), clock.wall_us());
-        let life = attempt_ttl(once.note.entry.ttl());
+        let ttl = once.note.entry.ttl();
         let nonce = self.parts.ids.below(ATTEMPTS);
         let attempt = self.names.attempt(once.lock_ref.tag, nonce);
-        let value = column_value(began_us + micros(life + MARGIN));
-        let write = put(attempt.clone(), value, Some(life + MARGIN));
+        let value = column_value(began_us + micros(ttl + MARGIN));
+        let write = put(attempt.clone(), value, Some(ttl + MARGIN));
         self.parts.write_out(&id, &[write], began_us).await?;
-        let timestamp = self.parts.timestamp_after(began_us);
-        let seen = self.seen(once, &attempt).await;
+        let seen = self.seen(once).await;
         let remove = delete(attempt);
         let seen = match seen {
             Ok(seen) if seen.may_hold(once.fail_on_stale) => seen,
             other => {
-                self.parts.write_out(&id, &[remove], timestamp).await?;
+                self.parts.write_out(&id, &[remove], began_us + 1).await?;
                 return other?.refused();
             }
         };
-        let ttl = once.note.entry.ttl();
         let mut note = Note {
             ends_at_us: clock.wall_us().saturating_add(micros(ttl + MARGIN)),
-            sure_by_us: began_us + micros(life),
+            sure_by_us: began_us + micros(ttl),
             ..once.note.clone()
         };
-        let (mut sure_for, mut timestamp) = (life, timestamp);
+        let (mut sure_for, mut timestamp) = (ttl, seen.read_us.max(began_us + 1));
         if let Some(known) = &seen.known {
             timestamp = known.following();
             // Others see the column before until its end, as they see the attempt.
@@ -151,7 +147,7 @@ impl ColumnPrefix {
                 sure_for = sure_for.max(known.left);
             }
         }
-        let mut changes = self.holding(once.lock_ref.tag, &note).to_vec();
+        let mut changes = self.holding(once.lock_ref.tag, &note);
         changes.push(remove);
         self.parts.write_out(&id, &changes, timestamp).await?;
         if clock.boot().saturating_sub(began) >= sure_for {
@@ -162,11 +158,10 @@ impl ColumnPrefix {
             note,
             timestamp,
             left: ttl,
+            read_at: clock.boot(),
             read_us: clock.wall_us(),
         };
-        // Another lock of this id may have left a deletion under a clock that is ahead, and a known lockRef may have ended.
-        let is_own_name = once.note.lock_id == format!("{:?}", once.lock_ref.tag);
-        if seen.known.is_some() || !is_own_name {
+        if seen.known.is_some() {
             self.unless_ended(&once.lock_ref, &live).await?;
         }
         self.remove_stale(&id, &seen.stale).await?;
@@ -176,27 +171,45 @@ impl ColumnPrefix {
         }))
     }
 
-    /// What is in the row beside this attempt.
-    async fn seen(&self, once: &Try, attempt: &str) -> Result<Seen, EngineError> {
+    /// What is in the row beside this lockRef.
+    async fn seen(&self, once: &Try) -> Result<Seen, EngineError> {
         let id = once.id();
         let reads = try_join(self.lock_columns(&id), self.find(&once.lock_ref, &[]));
-        let (columns, (known, _)) = reads.await?;
-        if known.is_none() && once.is_known {
+        let (columns, found) = reads.await?;
+        if found.live.is_none() && once.is_known {
             return Err(EngineError::Ended(EndedAs::NoLongerKept));
         }
-        let is_held = |live: &&Live| !matches!(live.place, Place::Waits { .. });
-        let own = known.as_ref().filter(is_held);
-        let own = own.map(|live| self.names.lock(&live.note.lock_id));
+        let tag = once.lock_ref.tag;
+        let held = found.live.as_ref().filter(|live| live.is_held());
+        let second = held.and_then(|live| self.names.second(&live.note));
         let now_us = self.parts.clock.wall_us();
-        let is_other =
-            |column: &LockColumn| column.column != attempt && Some(&column.column) != own.as_ref();
-        let columns = columns.into_iter().filter(is_other);
+        // Attempts of one lockRef write the same lock column: they do not exclude each other.
+        let is_own = |column: &LockColumn| match column.is_attempt {
+            true => column.tag == Some(tag),
+            false => {
+                held.is_some() && column.column == self.names.lock(tag)
+                    || Some(&column.column) == second.as_ref()
+            }
+        };
+        let columns = columns.into_iter().filter(|column| !is_own(column));
         let (stale, others) = columns.partition(|column| column.is_stale(now_us));
         Ok(Seen {
-            known,
+            read_us: found.read_us,
+            known: found.live,
             stale,
             others,
         })
+    }
+
+    /// A lockRef whose lock column is sure, by another try if it was not.
+    pub(super) async fn proven(&self, lock_ref: &LockRef, live: Live) -> Result<Live, EngineError> {
+        if live.place != Place::Unsure {
+            return Ok(live);
+        }
+        match self.tried(Try::again(lock_ref, &live)).await? {
+            Ok(held) => Ok(held.live),
+            Err(_) => Err(unsure()),
+        }
     }
 
     /// Removes stale columns as they were seen: each under its own timestamp, so that one which was written anew stays.
@@ -214,13 +227,18 @@ impl ColumnPrefix {
 }
 
 impl Seen {
+    /// A stale column of a lock. That of an attempt is none.
+    fn stale_lock(&self) -> Option<&LockColumn> {
+        self.stale.iter().find(|column| !column.is_attempt)
+    }
+
     /// Whether the attempt is alone, and its lockRef does not hold the row yet.
     fn may_hold(&self, fail_on_stale: bool) -> bool {
         let holds = self
             .known
             .as_ref()
             .is_some_and(|live| live.place == Place::Holds);
-        self.others.is_empty() && !holds && (self.stale.is_empty() || !fail_on_stale)
+        self.others.is_empty() && !holds && !(fail_on_stale && self.stale_lock().is_some())
     }
 
     /// The answer to an attempt that may not hold the row.
@@ -231,7 +249,7 @@ impl Seen {
                 was_known: true,
             }));
         }
-        match self.stale.first() {
+        match self.stale_lock() {
             Some(stale) if self.others.is_empty() => Err(EngineError::StaleLock {
                 column: stale.column.clone(),
             }),

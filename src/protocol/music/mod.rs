@@ -83,6 +83,7 @@ impl Queueing for Music {
         });
         let entries = entries.collect::<Result<Vec<_>, _>>()?;
         Ok(Queue {
+            is_held: !entries.is_empty(),
             next: guard.issued + 1,
             token: guard.holder.max(guard.passed),
             entries,
