@@ -81,7 +81,11 @@ impl World {
     pub fn key(&self, name: &str) -> KeyId {
         KeyId {
             table: TableName::parse(CELLS).unwrap(),
-            key: Key::parse(&format!("{}/{name}", self.test), Key::BYTES_MAX).unwrap(),
+            key: Key::parse(
+                &format!("{}/{}/{name}", self.options.kind.name(), self.test),
+                Key::BYTES_MAX,
+            )
+            .unwrap(),
         }
     }
 }
