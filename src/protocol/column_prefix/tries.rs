@@ -164,7 +164,10 @@ impl ColumnPrefix {
         if seen.known.is_some() {
             self.unless_ended(&once.lock_ref, &live).await?;
         }
-        self.remove_stale(&id, &seen.stale).await?;
+        if let Err(error) = self.remove_stale(&id, &seen.stale).await {
+            // The next holder tries again.
+            tracing::debug!(%id, %error, "stale lock columns stay");
+        }
         Ok(Ok(Held {
             live,
             was_known: seen.known.is_some(),
