@@ -142,7 +142,10 @@ impl TableConfig {
         let mut fault =
             |setting: &str, why: &str| wrong.push(format!("tables.{name}.{setting} {why}"));
         if *name == TableName::default_table() && self.protocol != Protocol::Home {
-            fault("protocol", "must be home; name a table of its own");
+            fault(
+                "protocol",
+                "must be home; configure another table for this protocol",
+            );
         }
         let has_fence = matches!(self.protocol, Protocol::Home | Protocol::Music);
         if has_fence && self.allow_unfenced {
@@ -196,7 +199,7 @@ impl TableConfig {
         if "value".starts_with(self.lock_prefix()) {
             fault(
                 "lock_prefix",
-                "must not be a beginning of value, the column of the guarded value",
+                "must not be a prefix of value, the column of the guarded value",
             );
         }
     }
@@ -338,8 +341,14 @@ impl Config {
             let protocol = match rows.get(&name) {
                 Some(row) => {
                     format!(
-                        "{kind} {} {:?} {}",
-                        row.name, row.quorum, options.lock_prefix
+                        "{kind} with row_table {}, lock_prefix {}, consistency {}",
+                        row.name,
+                        options.lock_prefix,
+                        match row.quorum {
+                            Quorum::All => "quorum",
+                            Quorum::Local => "local_quorum",
+                            Quorum::Each => "each_quorum",
+                        }
                     )
                 }
                 None => kind.to_owned(),

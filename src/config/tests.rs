@@ -448,7 +448,7 @@ fn the_protocol_of_a_table_is_checked_with_its_options() {
         ),
         (
             "[tables.a]\nprotocol = 'column-prefix'\nlock_prefix = 'val'",
-            "tables.a.lock_prefix must not be a beginning of value",
+            "tables.a.lock_prefix must not be a prefix of value",
         ),
         (
             "store.kind = 'cassandra'\nstore.cassandra.contact_points = 'a'\n\

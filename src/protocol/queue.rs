@@ -453,6 +453,13 @@ impl<P: Queueing> LockProtocol for OfQueue<P> {
                 already_released: false,
                 was_holder,
             }),
+            // It is in the row all the same.
+            Err(EngineError::Ended(EndedAs::NoLongerKept)) if !P::KIND.has_order() => {
+                Err(EngineError::NotInProtocol {
+                    protocol: P::KIND.name(),
+                    what: "such entry: it is a lock column of another program, which ReleaseAll removes",
+                })
+            }
             Err(EngineError::Ended(_)) => Ok(HAD_ENDED),
             Err(error) => Err(error),
         }
@@ -482,7 +489,7 @@ impl<P: Queueing> Leaderless for OfQueue<P> {
             table: self.clone(),
             lock_ref: lock_ref.clone(),
             position: None,
-            is_over: false,
+            has_ended: false,
         };
         let events = stream::unfold(news, async |mut news| {
             let event = news.next().await?;
@@ -543,12 +550,12 @@ struct News<P> {
     polled: Polled<Queue>,
     /// Its position as it was told.
     position: Option<usize>,
-    is_over: bool,
+    has_ended: bool,
 }
 
 impl<P: Queueing> News<P> {
     async fn next(&mut self) -> Option<(WatchEvent, Duration)> {
-        while !self.is_over {
+        while !self.has_ended {
             self.polled.changed().await.ok()?;
             let Some(Ok(queue)) = self.polled.borrow_and_update().clone() else {
                 continue;
@@ -577,7 +584,7 @@ impl<P: Queueing> News<P> {
                     ..
                 }) => return Some((WatchEvent::Held { grant }, valid_for)),
                 Err(EngineError::Ended(ended)) => {
-                    self.is_over = true;
+                    self.has_ended = true;
                     return Some((WatchEvent::Lost(ended), Duration::ZERO));
                 }
                 // The next poll shows more.

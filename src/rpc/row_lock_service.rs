@@ -180,9 +180,12 @@ impl RowLockService for RowLockServiceRpc {
         let acquired = within(answer_by, rows.acquire_row(&ask, until.min(answer_by))).await?;
         Span::current().record("entry", display(&acquired.lock_ref));
         let columns = acquired.columns.into_iter();
+        // It counts from the start of the call, and the tries took their time.
+        let (at, left) = acquired.held;
+        let valid_for = left + context.deadline.age().saturating_sub(at.elapsed());
         Ok(Response::new(AcquireAndReadRowResponse {
             lock_ref: acquired.lock_ref.text(&secret),
-            valid_for: Some(answer::duration(acquired.valid_for)),
+            valid_for: Some(answer::duration(valid_for)),
             retries: acquired.retries,
             columns: columns
                 .map(|(name, value)| proto::RowColumn { name, value })
@@ -271,7 +274,9 @@ impl RowLockService for RowLockServiceRpc {
         access_check::row_forced(&context.login, &id, (&by, &why), count);
         let removed = came?.into_iter();
         Ok(Response::new(ReleaseAllResponse {
-            removed: removed.map(|column| lock_column(column, false)).collect(),
+            removed: removed
+                .map(|(column, is_stale)| lock_column(column, is_stale))
+                .collect(),
         }))
     }
 }

@@ -123,7 +123,7 @@ fn protocol(lock: &proto::DescribeLockResponse) -> String {
         (false, _) => name.clone(),
         (true, false) => format!("{name}: nothing fences off a holder whose TTL has passed"),
         (true, true) => format!(
-            "{name}: nothing fences off a holder whose TTL has passed; waiters have no order and are not shown"
+            "{name}: nothing fences off a holder whose TTL has passed; waiters have no order"
         ),
     }
 }
@@ -133,7 +133,8 @@ fn describe(lock: &proto::DescribeLockResponse, now: SystemTime, colour: bool) -
     let mut line = |name: &str, value: &str| text.push_str(&line(name, value));
     line("Key", &lock.key);
     line("Table", &lock.table);
-    if lock.protocol == "home" {
+    // A server of before does not name it.
+    if matches!(&*lock.protocol, "" | "home") {
         line("Home", &home(lock.home.as_ref()));
         line("Source", source(lock));
     } else {

@@ -15,9 +15,9 @@ use tokio::time::sleep;
 
 pub use self::row_locks::{AcquireRow, AcquiredRow, Backoff};
 pub use self::rows::ColumnPrefix;
-use self::rows::{KEPT, Live, PAUSE_MIN, Place, unsure};
+use self::rows::{KEPT, Live, PAUSE_MIN, Place};
 pub use self::rules::LockColumn;
-use self::rules::{MARGIN, Note, NoteKind, micros, queue, seq_of};
+use self::rules::{NoteKind, micros, queue, seq_of};
 use self::tries::Try;
 use super::ProtocolKind;
 use super::cells::{delete, put};
@@ -100,10 +100,6 @@ impl Queueing for ColumnPrefix {
             tried: Some(busy.others),
         };
         if let Some(live) = live {
-            let place = match live.is_held() {
-                true => live.place,
-                false => place,
-            };
             return Ok((seq, Live { place, ..live }, true));
         }
         let live = Live {
@@ -124,7 +120,6 @@ impl Queueing for ColumnPrefix {
 
     async fn renew(&self, lock_ref: &LockRef, live: &mut Live) -> Result<(), EngineError> {
         let (ttl, clock) = (live.note.entry.ttl(), &self.parts.clock);
-        *live = self.proven(lock_ref, live.clone()).await?;
         if live.left > ttl * 3 / 4 {
             return Ok(());
         }
@@ -133,29 +128,23 @@ impl Queueing for ColumnPrefix {
             live.left = ttl;
             return Ok(());
         }
-        let note = Note {
-            sure_by_us: live.note.promised_us(),
-            ends_at_us: clock.wall_us().saturating_add(micros(ttl + MARGIN)),
-            ..live.note.clone()
-        };
-        let (id, timestamp) = (lock_ref.key_id(), live.following());
-        let changes = self.holding(lock_ref.tag, &note);
+        let id = lock_ref.key_id();
+        let (changes, promised_us) = self.locks(lock_ref.tag, &live.note);
+        let timestamp = promised_us - micros(ttl);
         self.parts.write_out(&id, &changes, timestamp).await?;
         if clock.boot().saturating_sub(live.read_at) >= live.left {
-            return Err(unsure());
+            // Others may have passed the promise. The lock column ends by itself.
+            return Err(EngineError::Unavailable(
+                "the store was too slow to renew the lock".to_owned(),
+            ));
         }
-        live.timestamp = timestamp;
-        live.note = note;
-        live.left = ttl;
-        live.read_at = clock.boot();
-        self.unless_ended(lock_ref, live).await
+        self.promise(lock_ref, live, promised_us).await
     }
 
     /// One that waits tries again, unless it did just now.
     async fn status(&self, lock_ref: &LockRef, live: &mut Live) -> Result<LockStatus, EngineError> {
         match live.place {
             Place::Holds => return Ok(HELD),
-            Place::Unsure => return Err(unsure()),
             Place::Waits { tried: Some(ahead) } => return Ok(waiting(ahead)),
             Place::Waits { tried: None } => {}
         }
@@ -205,12 +194,11 @@ impl Queueing for ColumnPrefix {
     async fn write(
         &self,
         lock_ref: &LockRef,
-        live: &mut Live,
+        _live: &mut Live,
         mutation: &Mutation,
         _call_no: u64,
         _is_release: bool,
     ) -> Result<(), EngineError> {
-        *live = self.proven(lock_ref, live.clone()).await?;
         let change = match mutation {
             Mutation::Put(value) => put(VALUE, Bytes::clone(value), None),
             Mutation::Delete => delete(VALUE),

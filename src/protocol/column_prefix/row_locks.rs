@@ -51,8 +51,8 @@ pub struct Backoff {
 pub struct AcquiredRow {
     /// Its lockRef.
     pub lock_ref: LockRef,
-    /// The rest of its life.
-    pub valid_for: Duration,
+    /// When it was known to be held, and the rest of its life from then.
+    pub held: (Instant, Duration),
     /// The data columns with their values, if they were asked for.
     pub columns: Vec<(String, Bytes)>,
     /// The tries after the first one.
@@ -110,6 +110,7 @@ impl ColumnPrefix {
             };
             break held.live;
         };
+        let held = (Instant::now(), live.left);
         let differs = live.note.entry.differs_from(&ask.call, ask.ttl_ms);
         let other_id = (live.note.lock_id != once.note.lock_id).then_some("lock_id");
         if let Some(field) = differs.or(other_id) {
@@ -131,7 +132,7 @@ impl ColumnPrefix {
         };
         Ok(AcquiredRow {
             lock_ref,
-            valid_for: live.left,
+            held,
             columns,
             retries,
         })
@@ -171,7 +172,7 @@ impl ColumnPrefix {
             .filter(|cell| columns.contains(&cell.column));
         let above = before.map(|cell| cell.timestamp + 1);
         let timestamp = above.fold(live.following(), u64::max);
-        match timestamp <= live.note.promised_us() {
+        match timestamp <= live.note.promised_us {
             true => Ok((live, timestamp)),
             false => Err(EngineError::Unavailable(
                 "a column of this row was written under a clock that is ahead".to_owned(),
@@ -196,7 +197,6 @@ impl ColumnPrefix {
         if changes.is_empty() {
             return self.ended(lock_ref, &live, &how).await.map(|()| false);
         }
-        self.proven(lock_ref, live).await?;
         let columns = changes.iter().map(|change| change.column().to_owned());
         let columns: Vec<String> = columns.collect();
         let (live, timestamp) = self.before_change(lock_ref, &columns).await?;
@@ -268,7 +268,6 @@ impl ColumnPrefix {
         fail_on_stale: bool,
     ) -> Result<Duration, EngineError> {
         let live = self.found(lock_ref).await?;
-        let live = self.proven(lock_ref, live).await?;
         if !live.is_held() {
             return Err(EngineError::RowBusy { retries: 0 });
         }
@@ -315,37 +314,35 @@ impl ColumnPrefix {
         Ok(stale)
     }
 
-    /// Removes all lock columns of a row but those of tries, which end soon: an operator ends their locks. Answers them.
+    /// Removes all lock columns of a row but those of tries, which end soon: an operator ends their locks. Answers them, and
+    /// whether each was stale.
     pub async fn release_all(
         &self,
         id: &KeyId,
         by: &str,
         why: &str,
-    ) -> Result<Vec<LockColumn>, EngineError> {
-        let (mut columns, _) = self.noted_columns(id).await?;
+    ) -> Result<Vec<(LockColumn, bool)>, EngineError> {
+        let mut columns = self.read_lock_columns(id).await?;
         // A try that has read the row may hold it at any moment: others must see it.
-        columns.retain(|column| !column.is_attempt);
-        for column in &columns {
-            let live = match column.tag {
-                Some(tag) => {
-                    let lock_ref = lock_ref(id, seq_of(tag), tag);
-                    match self.found(&lock_ref).await {
-                        Ok(live) => Some((lock_ref, live)),
-                        Err(EngineError::Ended(_)) => None,
-                        Err(error) => return Err(error),
+        columns.retain(|(column, _)| !column.is_attempt);
+        for (column, _) in &columns {
+            let mut names = vec![column.column.clone()];
+            if let Some(tag) = column.tag {
+                let lock_ref = lock_ref(id, seq_of(tag), tag);
+                match self.found(&lock_ref).await {
+                    Ok(live) => {
+                        let how = StoredRequest::forced(lock_ref.seq, by, why);
+                        self.ended(&lock_ref, &live, &how).await?;
+                        continue;
                     }
+                    Err(EngineError::Ended(_)) => names.push(self.names.lock(tag)),
+                    Err(error) => return Err(error),
                 }
-                None => None,
-            };
-            if let Some((lock_ref, live)) = live {
-                let how = StoredRequest::forced(lock_ref.seq, by, why);
-                self.ended(&lock_ref, &live, &how).await?;
-            } else {
-                // Of another program, or of a lockRef that has ended.
-                let removes = [delete(column.column.clone())];
-                let timestamp = self.parts.timestamp_after(column.timestamp);
-                self.parts.write_out(id, &removes, timestamp).await?;
             }
+            // Of another program, or of a lockRef that has ended.
+            let removes: Vec<CellChange> = names.into_iter().map(delete).collect();
+            let timestamp = self.parts.timestamp_after(column.timestamp);
+            self.parts.write_out(id, &removes, timestamp).await?;
         }
         Ok(columns)
     }

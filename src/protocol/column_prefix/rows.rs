@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::rules::{LockColumn, Names, Note, NoteKind, column_value, end_in, micros, seq_of};
+use super::rules::{LockColumn, MARGIN, Names, Note, NoteKind, column_value, micros, seq_of};
 use crate::engine::EngineError;
 use crate::lock::{EndReason, EndedAs, KeyId, LockRef, Tag};
 use crate::protocol::cells::{cell, delete, put};
@@ -50,8 +50,6 @@ pub struct Found {
     pub live: Option<Live>,
     /// All cells that were read.
     pub cells: Vec<StoredCell>,
-    /// The timestamp of a change that follows, in microseconds since 1970.
-    pub read_us: u64,
 }
 
 /// Where a lockRef is.
@@ -59,8 +57,6 @@ pub struct Found {
 pub enum Place {
     /// It holds the row.
     Holds,
-    /// It has a lock column that must be proven.
-    Unsure,
     /// It waits. It was tried just now, with so many others in the row.
     Waits { tried: Option<usize> },
 }
@@ -76,16 +72,16 @@ impl LiveEntry for Live {
 }
 
 impl Live {
-    /// Whether it has a lock column.
+    /// Whether it holds the row.
     pub fn is_held(&self) -> bool {
-        !matches!(self.place, Place::Waits { .. })
+        self.place == Place::Holds
     }
 
     /// The timestamp of a change that follows what was read. It is not above the promised end: who comes after it writes above.
     pub fn following(&self) -> u64 {
         let timestamp = self.read_us.max(self.timestamp + 1);
         match self.place {
-            Place::Holds | Place::Unsure => timestamp.min(self.note.promised_us()),
+            Place::Holds => timestamp.min(self.note.promised_us),
             Place::Waits { .. } => timestamp,
         }
     }
@@ -125,19 +121,19 @@ impl ColumnPrefix {
         for (tag, note) in self.names.noted(&notes, NoteKind::Holds) {
             let lock = self.names.lock(tag);
             let second = self.names.second(&note);
-            // The note of an earlier lock of the same id is kept for a while.
-            let is_its = |one: &LockColumn| one.ends_at_us == note.ends_at_us;
-            let shown = |name: &String| {
-                let mut columns = columns.iter();
-                columns.position(|one| one.column == *name && is_its(one))
+            // Both are of one batch. The note of an earlier lock of the same id is kept for a while.
+            let Some(lock) = columns.iter().position(|one| one.column == lock) else {
+                continue;
             };
-            let second = second.as_ref().and_then(shown);
-            if let Some(shown) = second.or_else(|| shown(&lock)) {
-                columns[shown].tag = Some(tag);
-                columns[shown].entry = Some(note.entry);
-            }
-            if second.is_some() {
-                columns.retain(|one| one.column != lock);
+            let is_second = |one: &LockColumn| {
+                Some(&one.column) == second.as_ref() && one.timestamp == columns[lock].timestamp
+            };
+            let shown = columns.iter().position(is_second);
+            let at = shown.unwrap_or(lock);
+            columns[at].tag = Some(tag);
+            columns[at].entry = Some(note.entry);
+            if shown.is_some() {
+                columns.remove(lock);
             }
         }
         Ok((columns, notes))
@@ -165,11 +161,7 @@ impl ColumnPrefix {
         let (read_at, read_us) = (began.0, began.1.max(last_us));
         let is_held = cell(&cells, &holds);
         let Some(noted) = is_held.or(cell(&cells, &waits)) else {
-            return Ok(Found {
-                live: None,
-                cells,
-                read_us,
-            });
+            return Ok(Found { live: None, cells });
         };
         let mut live = Live {
             place: Place::Waits { tried: None },
@@ -180,41 +172,59 @@ impl ColumnPrefix {
             read_us,
         };
         if is_held.is_some() {
-            // A read may bring a column to more nodes than its note. The earlier end is sure.
-            let ends_at_us = cell(&cells, &lock).map_or(0, |lock| end_in(&lock.value));
-            live.note.ends_at_us = live.note.ends_at_us.min(ends_at_us);
-            let (now_us, promised_us) = (clock.wall_us(), live.note.promised_us());
-            if now_us >= promised_us.saturating_add(micros(SKEW)) {
+            let promised_us = live.note.promised_us;
+            let is_there = cell(&cells, &lock).is_some();
+            if !is_there || began.1 >= promised_us.saturating_add(micros(SKEW)) {
                 return Err(EngineError::Ended(EndedAs::Lost(EndReason::Expired)));
             }
-            if now_us >= promised_us {
+            let left = promised_us.saturating_sub(clock.wall_us());
+            if left == 0 {
                 return Err(EngineError::Unavailable(
                     "the lock is at its end, as far as clocks agree".to_owned(),
                 ));
             }
-            live.left = Duration::from_micros(promised_us - now_us);
-            live.place = match now_us <= live.note.sure_by_us {
-                true => Place::Holds,
-                false => Place::Unsure,
-            };
+            live.left = Duration::from_micros(left);
+            live.place = Place::Holds;
         }
         Ok(Found {
             live: Some(live),
             cells,
-            read_us,
         })
     }
 
-    /// The changes by which a lockRef holds its row from now on, for its TTL.
-    pub(super) fn holding(&self, tag: Tag, note: &Note) -> Vec<CellChange> {
-        let noted = prost::Message::encode_to_vec(note).into();
+    /// The lock columns of a lockRef that holds its row from now on, for its TTL, and the end that may be promised once they are
+    /// acknowledged. They are written with the present time, so that of two renewals the one with the later end stays.
+    pub(super) fn locks(&self, tag: Tag, note: &Note) -> (Vec<CellChange>, u64) {
+        let promised_us = self.parts.clock.wall_us() + micros(note.entry.ttl());
+        let value = column_value(promised_us + micros(MARGIN));
+        let names = std::iter::once(self.names.lock(tag)).chain(self.names.second(note));
+        let locks = names.map(|name| put(name, value.clone(), Some(note.column_ttl())));
+        (locks.collect(), promised_us)
+    }
+
+    /// Promises a lockRef that it holds its row until then. Its lock columns were acknowledged in time.
+    pub(super) async fn promise(
+        &self,
+        lock_ref: &LockRef,
+        live: &mut Live,
+        promised_us: u64,
+    ) -> Result<(), EngineError> {
+        let note = Note {
+            promised_us,
+            ..live.note.clone()
+        };
+        let noted = prost::Message::encode_to_vec(&note).into();
         let kept = Some(note.entry.ttl() + KEPT);
-        let locks = std::iter::once(self.names.lock(tag)).chain(self.names.second(note));
-        let value = column_value(note.ends_at_us);
-        let locks = locks.map(|name| put(name, value.clone(), Some(note.column_ttl())));
-        let mut changes: Vec<CellChange> = locks.collect();
-        changes.push(put(self.names.note(tag, NoteKind::Holds), noted, kept));
-        changes
+        let holds = put(self.names.note(lock_ref.tag, NoteKind::Holds), noted, kept);
+        let id = lock_ref.key_id();
+        live.timestamp = promised_us - micros(note.entry.ttl());
+        self.parts.write_out(&id, &[holds], live.timestamp).await?;
+        let left = promised_us.saturating_sub(self.parts.clock.wall_us());
+        live.note = note;
+        live.place = Place::Holds;
+        live.left = Duration::from_micros(left);
+        live.read_at = self.parts.clock.boot();
+        self.unless_ended(lock_ref, live).await
     }
 
     /// Notes that a lockRef waits.
@@ -276,18 +286,18 @@ impl ColumnPrefix {
         note: Option<CellChange>,
     ) -> Result<(), EngineError> {
         let id = lock_ref.key_id();
-        let ahead = live.note.promised_us().max(self.parts.clock.wall_us()) + micros(LEAD);
-        let mut changes = vec![delete(self.names.lock(lock_ref.tag))];
-        changes.extend(note);
-        self.parts.write_out(&id, &changes, ahead).await?;
-        // Another lock may have a second column of this name.
+        // First the second column: without the other one it would be that of another program. Another lock may have one of this name.
         if let Some(second) = self.names.second(&live.note) {
             let removes = [delete(second)];
-            self.parts
-                .write_out(&id, &removes, live.following())
-                .await?;
+            let timestamp = live.following();
+            self.parts.write_out(&id, &removes, timestamp).await?;
         }
-        Ok(())
+        let now_us = self.parts.clock.wall_us();
+        let ahead = live.note.promised_us.max(now_us) + micros(LEAD);
+        let mut changes = vec![delete(self.names.lock(lock_ref.tag))];
+        changes.extend(note);
+        let ahead = ahead.max(live.timestamp + 1);
+        self.parts.write_out(&id, &changes, ahead).await
     }
 
     /// After a change of a lockRef: it may have ended meanwhile. Then its lock columns are removed.
@@ -310,15 +320,7 @@ impl ColumnPrefix {
         self.options.may_guard()?;
         match live.place {
             Place::Holds => Ok(()),
-            Place::Unsure => Err(unsure()),
             Place::Waits { .. } => Err(EngineError::NoGrant),
         }
     }
-}
-
-/// The lock column of a lockRef cannot be proven now.
-pub fn unsure() -> EngineError {
-    EngineError::Unavailable(
-        "the lock must be proven again, and others try to get the row; repeat the call".to_owned(),
-    )
 }

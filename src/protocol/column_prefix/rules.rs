@@ -7,8 +7,8 @@
 //! The value of a lock column is its end, as in Astyanax, so that clients of both kinds exclude each other. A column whose end has
 //! passed is *stale*: nobody counts it.
 //!
-//! A lock column follows an attempt, or after a renewal the column before. It is *sure* if it was read before the end of what it
-//! follows: then no contender can have missed both. Later it must be proven again, by another attempt.
+//! A write may come late, when others have passed what it follows. So a promise to the client is noted only once the lock column was
+//! acknowledged, and in time: while the attempt, or the promise before a renewal, still counts.
 //!
 //! What a lock column cannot say is in *notes* outside the lock columns: that a lockRef waits, holds the row, or has ended.
 
@@ -22,6 +22,8 @@ use crate::protocol::entry::{StoredEntry, decoded};
 use crate::protocol::queue::{Queue, QueueEntry};
 use crate::store::{Columns, StoredCell};
 
+/// The life of an attempt. A crashed contender blocks others for as long, and [`MARGIN`].
+pub const ATTEMPT_TTL: Duration = Duration::from_secs(4);
 /// A lock column ends later than promised by so much: more than the clocks of two replicas differ.
 pub const MARGIN: Duration = Duration::from_secs(2);
 /// How many attempts of one lockRef are told apart.
@@ -64,14 +66,11 @@ pub struct Note {
     /// The id of its second lock column; empty for none.
     #[prost(string, tag = "2")]
     pub lock_id: String,
-    /// The end of its lock column; 0 while it waits.
+    /// The promised end, in microseconds since 1970; 0 while it waits.
     #[prost(uint64, tag = "3")]
-    pub ends_at_us: u64,
-    /// The promised end of what the lock column follows.
-    #[prost(uint64, tag = "4")]
-    pub sure_by_us: u64,
+    pub promised_us: u64,
     /// The TTL of the lock column in the store, in milliseconds, where that is longer.
-    #[prost(uint32, tag = "5")]
+    #[prost(uint32, tag = "4")]
     pub column_ttl_ms: u32,
 }
 
@@ -97,11 +96,6 @@ impl Note {
     /// The note in a cell.
     pub fn decoded(cell: &Bytes) -> Result<Note, EngineError> {
         decoded(cell, "a note")
-    }
-
-    /// The promised end, in microseconds since 1970.
-    pub fn promised_us(&self) -> u64 {
-        self.ends_at_us.saturating_sub(micros(MARGIN))
     }
 
     /// The TTL of the lock column in the store.
@@ -250,6 +244,10 @@ pub fn queue(mut columns: Vec<LockColumn>, waiting: Vec<(Tag, Note)>, now_us: u6
     let is_held = columns.first().is_some_and(|first| !first.is_attempt);
     let mut entries: Vec<QueueEntry> = Vec::new();
     for column in columns {
+        let is_known = |entry: &QueueEntry| column.tag.is_some_and(|tag| entry.seq == seq_of(tag));
+        if column.is_attempt && entries.iter().any(is_known) {
+            continue;
+        }
         // One of another program is shown under its name.
         let hash = u128::from(NameHash::of(column.column.bytes()).0);
         let tag = column.tag.unwrap_or(Tag::from_bits(hash << 64 | hash));

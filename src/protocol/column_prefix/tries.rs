@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures_util::future::try_join;
 use tokio::time::timeout;
 
-use super::rows::{ColumnPrefix, Live, Place, unsure};
-use super::rules::{ATTEMPTS, LockColumn, MARGIN, Note, column_value, micros};
+use super::rows::{ColumnPrefix, Live, Place};
+use super::rules::{ATTEMPT_TTL, ATTEMPTS, LockColumn, MARGIN, Note, column_value, micros};
 
 use crate::engine::EngineError;
 use crate::lock::{EndedAs, KeyId, LockRef};
@@ -24,7 +24,7 @@ pub struct Try {
     pub note: Note,
     /// A stale lock column is an error.
     pub fail_on_stale: bool,
-    /// The lockRef was tried before: it must still be noted.
+    /// The lockRef waits: it must still be noted.
     pub is_known: bool,
     /// Nothing is written while others are in the row.
     pub looks_first: bool,
@@ -81,8 +81,6 @@ impl Try {
 struct Seen {
     /// Its lockRef, if it is known.
     known: Option<Live>,
-    /// The timestamp of a change that follows.
-    read_us: u64,
     stale: Vec<LockColumn>,
     others: Vec<LockColumn>,
 }
@@ -118,11 +116,10 @@ impl ColumnPrefix {
             }
         }
         let (began, began_us) = (clock.boot(), clock.wall_us());
-        let ttl = once.note.entry.ttl();
         let nonce = self.parts.ids.below(ATTEMPTS);
         let attempt = self.names.attempt(once.lock_ref.tag, nonce);
-        let value = column_value(began_us + micros(ttl + MARGIN));
-        let write = put(attempt.clone(), value, Some(ttl + MARGIN));
+        let value = column_value(began_us + micros(ATTEMPT_TTL + MARGIN));
+        let write = put(attempt.clone(), value, Some(ATTEMPT_TTL + MARGIN));
         self.parts.write_out(&id, &[write], began_us).await?;
         let seen = self.seen(once).await;
         let remove = delete(attempt);
@@ -133,45 +130,31 @@ impl ColumnPrefix {
                 return other?.refused();
             }
         };
-        let mut note = Note {
-            ends_at_us: clock.wall_us().saturating_add(micros(ttl + MARGIN)),
-            sure_by_us: began_us + micros(ttl),
-            ..once.note.clone()
-        };
-        let (mut sure_for, mut timestamp) = (ttl, seen.read_us.max(began_us + 1));
-        if let Some(known) = &seen.known {
-            timestamp = known.following();
-            // Others see the column before until its end, as they see the attempt.
-            if known.place == Place::Unsure {
-                note.sure_by_us = note.sure_by_us.max(known.note.promised_us());
-                sure_for = sure_for.max(known.left);
-            }
-        }
-        let mut changes = self.holding(once.lock_ref.tag, &note);
+        let (mut changes, promised_us) = self.locks(once.lock_ref.tag, &once.note);
         changes.push(remove);
+        let timestamp = promised_us - micros(once.note.entry.ttl());
         self.parts.write_out(&id, &changes, timestamp).await?;
-        if clock.boot().saturating_sub(began) >= sure_for {
-            return Err(unsure());
+        if clock.boot().saturating_sub(began) >= ATTEMPT_TTL {
+            // Others may have passed the attempt. The lock column ends by itself.
+            return Err(EngineError::Unavailable(
+                "the store was too slow to lock the row".to_owned(),
+            ));
         }
-        let live = Live {
+        let was_known = seen.known.is_some();
+        let mut live = Live {
             place: Place::Holds,
-            note,
+            note: once.note.clone(),
             timestamp,
-            left: ttl,
-            read_at: clock.boot(),
-            read_us: clock.wall_us(),
+            left: Duration::ZERO,
+            read_at: began,
+            read_us: timestamp,
         };
-        if seen.known.is_some() {
-            self.unless_ended(&once.lock_ref, &live).await?;
-        }
+        self.promise(&once.lock_ref, &mut live, promised_us).await?;
         if let Err(error) = self.remove_stale(&id, &seen.stale).await {
             // The next holder tries again.
             tracing::debug!(%id, %error, "stale lock columns stay");
         }
-        Ok(Ok(Held {
-            live,
-            was_known: seen.known.is_some(),
-        }))
+        Ok(Ok(Held { live, was_known }))
     }
 
     /// What is in the row beside this lockRef.
@@ -183,36 +166,25 @@ impl ColumnPrefix {
             return Err(EngineError::Ended(EndedAs::NoLongerKept));
         }
         let tag = once.lock_ref.tag;
-        let held = found.live.as_ref().filter(|live| live.is_held());
-        let second = held.and_then(|live| self.names.second(&live.note));
+        let lock = columns
+            .iter()
+            .find(|one| one.column == self.names.lock(tag));
+        let written = lock.map(|lock| lock.timestamp);
+        let note = found.live.as_ref().map_or(&once.note, |live| &live.note);
+        let second = self.names.second(note);
         let now_us = self.parts.clock.wall_us();
         // Attempts of one lockRef write the same lock column: they do not exclude each other.
-        let is_own = |column: &LockColumn| match column.is_attempt {
-            true => column.tag == Some(tag),
-            false => {
-                held.is_some() && column.column == self.names.lock(tag)
-                    || Some(&column.column) == second.as_ref()
-            }
+        let is_own = |column: &LockColumn| {
+            column.tag == Some(tag)
+                || Some(&column.column) == second.as_ref() && Some(column.timestamp) == written
         };
-        let columns = columns.into_iter().filter(|column| !is_own(column));
-        let (stale, others) = columns.partition(|column| column.is_stale(now_us));
+        let others = columns.iter().filter(|column| !is_own(column)).cloned();
+        let (stale, others) = others.partition(|column| column.is_stale(now_us));
         Ok(Seen {
-            read_us: found.read_us,
             known: found.live,
             stale,
             others,
         })
-    }
-
-    /// A lockRef whose lock column is sure, by another try if it was not.
-    pub(super) async fn proven(&self, lock_ref: &LockRef, live: Live) -> Result<Live, EngineError> {
-        if live.place != Place::Unsure {
-            return Ok(live);
-        }
-        match self.tried(Try::again(lock_ref, &live)).await? {
-            Ok(held) => Ok(held.live),
-            Err(_) => Err(unsure()),
-        }
     }
 
     /// Removes stale columns as they were seen: each under its own timestamp, so that one which was written anew stays.

@@ -1,6 +1,6 @@
 //! MUSIC on lightweight transactions: a queue a key, in the store, with the guarded value.
 //!
-//! A section costs two transactions, and one more for each write: one creates the entry, one releases it. The rules are in [`rules`].
+//! A section costs two transactions, one creates the entry and one releases it, and one more for each write, renewal and take-over. The rules are in [`rules`].
 
 mod entries;
 mod rules;

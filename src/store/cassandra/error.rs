@@ -64,7 +64,7 @@ pub enum CassandraError {
     /// Replicas with another setting serve the table.
     #[error(
         "the replicas of the keyspace {keyspace} serve the table {table} by the protocol {stored}, but this one is set to \
-         {configured}: set tables.{table}.protocol like theirs. To change the protocol for all, stop all replicas, wait for the \
+         {configured}: set tables.{table} like theirs. To change the protocol for all, stop all replicas, wait for the \
          longest TTL, then run in cqlsh: DELETE FROM \"{keyspace}\".membership WHERE part = 'protocol/{table}' AND id = \
          00000000-0000-0000-0000-000000000000 IF EXISTS. Locks and values do not move"
     )]

@@ -238,8 +238,8 @@ async fn judge_tables(
     for (name, row) in &schema.row_tables {
         if let Some(fault) = row_table::fault(&row.name, driver).await? {
             let remedy = format!(
-                "correct tables.{name}.row_table, or CREATE TABLE {} \
-                 (key text, column1 text, value blob, PRIMARY KEY (key, column1))",
+                "tables.{name}.row_table must name a table as of CREATE TABLE {} (key text, column1 text, value blob, \
+                 PRIMARY KEY (key, column1)) WITH read_repair = 'BLOCKING'",
                 row.name
             );
             findings.push(wrong(fault, remedy));

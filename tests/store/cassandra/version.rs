@@ -154,3 +154,32 @@ async fn a_table_with_rows_of_a_user_is_checked_and_not_made() {
     }
     assert!(found[1].contains("key partition_key blob"), "{}", found[1]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_replicas_serve_a_table_by_one_protocol() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let (one, other) = (world.store().await, world.store().await);
+    let accounts = table("accounts");
+    one.agree_on_protocol(&accounts, "music").await.unwrap();
+    other.agree_on_protocol(&accounts, "music").await.unwrap();
+    let refused = other
+        .agree_on_protocol(&accounts, "bakery")
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(refused, CassandraError::OtherProtocol { .. }),
+        "{refused:?}"
+    );
+    let said = refused.to_string();
+    assert!(
+        said.contains("by the protocol music") && said.contains("set tables.accounts"),
+        "{said}"
+    );
+    // Another table is another matter.
+    other
+        .agree_on_protocol(&table("orders"), "bakery")
+        .await
+        .unwrap();
+}

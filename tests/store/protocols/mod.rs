@@ -97,7 +97,8 @@ macro_rules! column_prefix_keeps_its_promises {
             rows::columns_of_other_programs_count,
             rows::an_operator_removes_all_lock_columns,
             rows::a_lock_column_that_came_late_is_none,
-            rows::a_renewal_that_came_late_must_be_proven,
+            rows::a_renewal_that_came_late_is_none,
+            rows::a_renewal_that_overtakes_an_earlier_one_keeps_its_promise,
         );
     };
 }

@@ -104,7 +104,7 @@ impl LockGuard {
         self.held_lock.grants.present().lock_ref
     }
 
-    /// The fencing token: strictly greater for each later holder of the key. Call this before each use, because the token grows
+    /// The fencing token: strictly greater for each later holder of the key; 0 in a table whose protocol has no fence. Call this before each use, because the token grows
     /// when another replica takes the lock over.
     pub fn fencing_token(&self) -> u64 {
         self.held_lock.grants.present().fencing_token
