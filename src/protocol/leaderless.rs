@@ -59,11 +59,9 @@ pub struct ProtocolOptions {
     pub lock_prefix: String,
 }
 
-/// The pause before a failed write is repeated, and how often it is.
+/// The pause before a failed write is repeated, and how often it is: for longer than any call takes.
 const WRITE_PAUSE: Duration = Duration::from_millis(20);
-const WRITES_MAX: u32 = 100;
-/// The lead of an end over the clock, in microseconds: more than the clocks of replicas differ. So no renewal undoes it.
-pub const END_AHEAD_US: u64 = 3_600_000_000;
+const WRITES_MAX: u32 = 1_000;
 
 impl ProtocolOptions {
     /// Fails unless values may be guarded.

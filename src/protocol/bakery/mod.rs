@@ -17,7 +17,7 @@ use self::rules::{
 use super::ProtocolKind;
 use super::cells::{cell, delete, put};
 use super::entry::{StoredEntry, StoredRequest, request_column, request_ttl};
-use super::leaderless::{END_AHEAD_US, Parts, ProtocolOptions};
+use super::leaderless::{Parts, ProtocolOptions};
 use super::queue::{LiveEntry, Queue, Queueing};
 use super::value::{VALUE, value_cell};
 use crate::engine::{CreateCall, EngineError, LockStatus, Mutation, Value};
@@ -26,6 +26,9 @@ use crate::store::{Columns, Currency, StoredCell};
 
 /// The pause between two reads while others choose.
 const CHOICE_PAUSE: Duration = Duration::from_millis(5);
+
+/// The lead of an end over the clock, in microseconds: more than the clocks of replicas differ. So no renewal undoes it.
+const END_AHEAD_US: u64 = 3_600_000_000;
 
 /// The protocol. Cheap to clone.
 #[derive(Clone)]
