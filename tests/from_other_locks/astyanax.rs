@@ -1,5 +1,6 @@
 //! Astyanax's `ColumnPrefixDistributedRowLock`: a lock column beside the data of a row.
 
+use std::process::Command;
 use std::time::Duration;
 
 use fermata_proto::lock_service_client::LockServiceClient;
@@ -10,9 +11,10 @@ use fermata_proto::{
     RowMutation, VerifyRequest,
 };
 use tonic::transport::Channel;
-use tonic::{Code, Status};
+use tonic::{Code, Request, Status};
 use tonic_types::StatusExt as _;
 
+use super::process::Serve;
 use super::served::{BAKERY, ROWS, Served};
 
 type Rows = RowLockServiceClient<Channel>;
@@ -252,4 +254,121 @@ async fn retries_are_counted_and_an_operator_may_release_all() {
     assert_eq!(reason(&told), "FORCED");
     assert!(told.message().contains("its host burned down"), "{told:?}");
     acquire(&mut rows, lock("a")).await.unwrap();
+}
+
+/// What the original does not have: each call needs its verbs.
+#[tokio::test]
+async fn the_calls_need_the_verbs_of_the_rules() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let mut tokens = String::new();
+    let mut secrets = Vec::new();
+    for who in ["locker", "reader", "writer", "admin"] {
+        let made = Command::new(env!("CARGO_BIN_EXE_fermata"))
+            .args(["token", who, "--out", &path(who)])
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{made:?}");
+        tokens.push_str(&String::from_utf8(made.stdout).unwrap());
+        secrets.push(
+            std::fs::read_to_string(path(who))
+                .unwrap()
+                .trim()
+                .to_owned(),
+        );
+    }
+    let rule = |who: &str, allow: &[&str]| {
+        format!("[[rule]]\nwho = [{who:?}]\ntable = \"*\"\nallow = {allow:?}\n")
+    };
+    let rules = [
+        rule("locker", &["lock"]),
+        rule("reader", &["lock", "read"]),
+        rule("writer", &["lock", "write"]),
+        rule("admin", &["admin"]),
+    ];
+    std::fs::write(path("tokens"), tokens).unwrap();
+    std::fs::write(path("rules"), rules.concat()).unwrap();
+    let serve = Serve::with(&[
+        ("TABLES__ROWS__PROTOCOL", "column-prefix".to_owned()),
+        ("TABLES__ROWS__ALLOW_UNFENCED", "true".to_owned()),
+        ("AUTH__TOKENS_FILE", path("tokens")),
+        ("AUTH__RULES_FILE", path("rules")),
+    ]);
+    let mut rows = Rows::connect(serve.endpoint()).await.unwrap();
+    let [locker, reader, writer, admin] = &secrets[..] else {
+        panic!("{secrets:?}");
+    };
+    let denied = |came: Result<(), Status>| {
+        let code = came.map_err(|status| status.code());
+        assert_eq!(code, Err(Code::PermissionDenied));
+    };
+    let reading = || AcquireAndReadRowRequest {
+        read_row: true,
+        ..lock("a")
+    };
+    let acquire = async |rows: &mut Rows, who: &str, ask| {
+        let acquired = rows.acquire_and_read_row(by(who, ask)).await;
+        acquired.map(|acquired| acquired.into_inner().lock_ref)
+    };
+    denied(acquire(&mut rows, locker, reading()).await.map(drop));
+    denied(acquire(&mut rows, admin, lock("a")).await.map(drop));
+    let held = acquire(&mut rows, reader, reading()).await.unwrap();
+    let release = |lock_ref: &str, mutations| ReleaseWithMutationRequest {
+        lock_ref: lock_ref.to_owned(),
+        mutations,
+    };
+    let verify = VerifyRequest {
+        lock_ref: held.clone(),
+        fail_on_stale: false,
+    };
+    denied(rows.verify(by(admin, verify.clone())).await.map(drop));
+    rows.verify(by(reader, verify)).await.unwrap();
+    let changes = || vec![put("name", "one".to_owned())];
+    let write = rows.release_with_mutation(by(reader, release(&held, changes())));
+    denied(write.await.map(drop));
+    let read = ReadLockColumnsRequest {
+        table: ROWS.to_owned(),
+        key: "a".to_owned(),
+    };
+    rows.read_lock_columns(by(locker, read.clone()))
+        .await
+        .unwrap();
+    rows.read_lock_columns(by(admin, read)).await.unwrap();
+    let expired = ReleaseExpiredRequest {
+        table: ROWS.to_owned(),
+        key: "a".to_owned(),
+    };
+    denied(
+        rows.release_expired(by(admin, expired.clone()))
+            .await
+            .map(drop),
+    );
+    rows.release_expired(by(locker, expired)).await.unwrap();
+    let all = ReleaseAllRequest {
+        table: ROWS.to_owned(),
+        key: "a".to_owned(),
+        reason: "test".to_owned(),
+        forced_by: String::new(),
+    };
+    denied(rows.release_all(by(writer, all.clone())).await.map(drop));
+    let removed = rows
+        .release_all(by(admin, all))
+        .await
+        .unwrap()
+        .into_inner()
+        .removed;
+    assert_eq!(removed.len(), 1);
+    // A lockRef is of the client that made it.
+    let held = acquire(&mut rows, writer, lock("a")).await.unwrap();
+    let stranger = rows.release_with_mutation(by(locker, release(&held, vec![])));
+    assert_eq!(reason(&stranger.await.unwrap_err()), "NEVER_ISSUED");
+    let write = rows.release_with_mutation(by(writer, release(&held, changes())));
+    write.await.unwrap();
+}
+
+fn by<T>(token: &str, ask: T) -> Request<T> {
+    let mut request = Request::new(ask);
+    let bearer = format!("Bearer {token}").parse().unwrap();
+    request.metadata_mut().insert("authorization", bearer);
+    request
 }

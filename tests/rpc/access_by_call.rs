@@ -371,7 +371,10 @@ fn each_call_of_the_contract_is_in_the_table() {
     let mut methods = BTreeSet::new();
     let mut in_frames = BTreeSet::new();
     for file in contract.file.iter().filter(|f| f.package() == "fermata.v1") {
-        for method in file.service.iter().flat_map(|service| &service.method) {
+        // RowLockService needs a table with rows: tests/from_other_locks/astyanax.rs has its calls.
+        let services = file.service.iter();
+        let services = services.filter(|service| service.name() != "RowLockService");
+        for method in services.flat_map(|service| &service.method) {
             methods.insert(method.name().to_owned());
         }
         let mut messages = file.message_type.iter();
