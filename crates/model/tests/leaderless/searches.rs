@@ -355,11 +355,11 @@ fn search_all(all: Vec<Setup>) {
     figures::note("model", &format!("{states} {searches} {closed}"));
 }
 
-/// Those that take long, for those who wait for them: with FERMATA_MODEL_WIDE.
+/// Those that take long, half an hour in all and several GB: with FERMATA_MODEL_WIDE=all.
 fn with_wide(some: Vec<Setup>, wide: fn() -> Vec<Setup>) -> Vec<Setup> {
     match std::env::var_os("FERMATA_MODEL_WIDE") {
-        Some(_) => [some, wide()].concat(),
-        None => some,
+        Some(value) if value == "all" => [some, wide()].concat(),
+        Some(_) | None => some,
     }
 }
 
