@@ -111,6 +111,15 @@ impl Parts {
         read.map_err(|error| unavailable(&error))
     }
 
+    /// Reads cells of a key, as acknowledged writes left them.
+    pub async fn acknowledged(
+        &self,
+        id: &KeyId,
+        columns: &Columns,
+    ) -> Result<Vec<StoredCell>, EngineError> {
+        self.read(id, columns, Currency::Acknowledged).await
+    }
+
     /// Reads one cell of a key.
     pub async fn read_one(
         &self,
@@ -118,7 +127,7 @@ impl Parts {
         column: &str,
     ) -> Result<Option<StoredCell>, EngineError> {
         let columns = Columns::Named(vec![column.to_owned()]);
-        let cells = self.read(id, &columns, Currency::Acknowledged).await?;
+        let cells = self.acknowledged(id, &columns).await?;
         Ok(cells.into_iter().next())
     }
 

@@ -38,11 +38,11 @@ impl RowLockServiceRpc {
     }
 
     /// The rows of a table.
-    fn rows(&self, table: &TableName) -> Result<&ColumnPrefix, EngineError> {
+    fn rows(&self, table: &TableName) -> Result<&ColumnPrefix, Status> {
         let tables = self.router.leaderless();
         tables.rows_of(table).ok_or_else(|| {
             let protocol = tables.of(table).map(|table| table.kind().name());
-            match protocol {
+            let error = match protocol {
                 None if !self.router.engine().tables().contains(table) => {
                     EngineError::UnknownTable(table.to_string())
                 }
@@ -50,7 +50,8 @@ impl RowLockServiceRpc {
                     protocol: protocol.unwrap_or("home"),
                     what: "lock columns: RowLockService is for the protocol column-prefix",
                 },
-            }
+            };
+            status::of_engine(&error)
         })
     }
 
@@ -65,8 +66,7 @@ impl RowLockServiceRpc {
         Span::current().record("table", display(&id.table));
         let access = self.router.access();
         access.check_any(&context.login, ways, Scope::Key(&id))?;
-        let rows = self.rows(&id.table);
-        let rows = rows.map_err(|error| status::of_engine(&error))?;
+        let rows = self.rows(&id.table)?;
         Ok((id, rows))
     }
 
@@ -86,8 +86,7 @@ impl RowLockServiceRpc {
         Span::current().record("entry", display(&lock_ref));
         let target = Target::LockRef(lock_ref.clone());
         self.router.access().check(&context.login, needs, &target)?;
-        let rows = self.rows(&lock_ref.table);
-        let rows = rows.map_err(|error| status::of_engine(&error))?;
+        let rows = self.rows(&lock_ref.table)?;
         Ok((lock_ref, rows))
     }
 }

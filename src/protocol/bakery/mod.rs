@@ -22,7 +22,7 @@ use super::queue::{LiveEntry, Queue, Queueing};
 use super::value::{VALUE, value_cell};
 use crate::engine::{CreateCall, EngineError, LockStatus, Mutation, Value};
 use crate::lock::{EndedAs, Fence, KeyId, LockRef, Seq};
-use crate::store::{Columns, Currency, StoredCell};
+use crate::store::StoredCell;
 
 /// The pause between two reads while others choose.
 const CHOICE_PAUSE: Duration = Duration::from_millis(5);
@@ -61,10 +61,6 @@ impl LiveEntry for Live {
 impl Bakery {
     pub fn new(parts: Parts, options: ProtocolOptions) -> Bakery {
         Bakery { parts, options }
-    }
-
-    async fn read(&self, id: &KeyId, columns: &Columns) -> Result<Vec<StoredCell>, EngineError> {
-        self.parts.read(id, columns, Currency::Acknowledged).await
     }
 
     /// The entry among these cells; else why it is not there.
@@ -109,7 +105,7 @@ impl Bakery {
             let timestamp = self.parts.timestamp_after(0);
             let flag_up = put(flag.clone(), Bytes::new(), Some(CHOOSING_TTL));
             self.parts.write_out(id, &[flag_up], timestamp).await?;
-            let chosen = match self.read(id, &contenders()).await {
+            let chosen = match self.parts.acknowledged(id, &contenders()).await {
                 Ok(cells) if cells.len() > self.parts.limits.entries_per_key_max => {
                     Err(EngineError::Exhausted {
                         what: "entries_per_key_max",
@@ -157,7 +153,7 @@ impl Bakery {
         let id = lock_ref.key_id();
         let mut waited_for: Option<Vec<String>> = None;
         loop {
-            let cells = self.read(&id, &contenders()).await?;
+            let cells = self.parts.acknowledged(&id, &contenders()).await?;
             let mut flags = choosing(&cells);
             if let Some(before) = &waited_for {
                 flags.retain(|flag| before.contains(flag));
@@ -194,7 +190,7 @@ impl Queueing for Bakery {
     }
 
     async fn queue(&self, id: &KeyId) -> Result<Queue, EngineError> {
-        rules::queue(&self.read(id, &numbers()).await?)
+        rules::queue(&self.parts.acknowledged(id, &numbers()).await?)
     }
 
     async fn enter(
@@ -218,7 +214,10 @@ impl Queueing for Bakery {
     }
 
     async fn live(&self, lock_ref: &LockRef) -> Result<Live, EngineError> {
-        let cells = self.read(&lock_ref.key_id(), &numbers()).await?;
+        let cells = self
+            .parts
+            .acknowledged(&lock_ref.key_id(), &numbers())
+            .await?;
         self.seen(lock_ref, &cells).await
     }
 

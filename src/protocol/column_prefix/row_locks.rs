@@ -8,7 +8,6 @@ use tokio::time::{Instant, sleep};
 use super::rows::{ColumnPrefix, Live, PAUSE_MIN};
 use super::rules::{LockColumn, NoteKind, seq_of};
 use super::tries::Try;
-
 use crate::engine::{CreateCall, EngineError};
 use crate::lock::{EndedAs, KeyId, LockRef};
 use crate::protocol::cells::delete;
@@ -25,7 +24,7 @@ pub struct AcquireRow {
     pub ttl_ms: u32,
     /// The TTL of its column, in milliseconds; 0: that of the lock.
     pub column_ttl_ms: u32,
-    /// Its id, which no two locks have at once; by default one of its own.
+    /// Its id, with which the name of a second lock column ends.
     pub lock_id: Option<String>,
     /// A stale lock column is an error.
     pub fail_on_stale: bool,
@@ -140,7 +139,7 @@ impl ColumnPrefix {
 
     /// The data columns of a row.
     async fn data(&self, id: &KeyId) -> Result<Vec<(String, Bytes)>, EngineError> {
-        let mut cells = self.read(id, &Columns::all()).await?;
+        let mut cells = self.parts.acknowledged(id, &Columns::all()).await?;
         cells.retain(|cell| self.names.is_data(&cell.column));
         let max = self.parts.limits.message_bytes_max;
         if cells.iter().map(StoredCell::bytes).sum::<usize>() > max {

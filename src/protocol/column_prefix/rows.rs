@@ -11,7 +11,7 @@ use crate::protocol::cells::{cell, delete, put};
 use crate::protocol::entry::{StoredEntry, StoredRequest};
 use crate::protocol::leaderless::{Parts, ProtocolOptions};
 use crate::protocol::queue::LiveEntry;
-use crate::store::{CellChange, Columns, Currency, StoredCell};
+use crate::store::{CellChange, Columns, StoredCell};
 
 /// The shortest pause between two tries.
 pub const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -97,17 +97,9 @@ impl ColumnPrefix {
         }
     }
 
-    pub(super) async fn read(
-        &self,
-        id: &KeyId,
-        columns: &Columns,
-    ) -> Result<Vec<StoredCell>, EngineError> {
-        self.parts.read(id, columns, Currency::Acknowledged).await
-    }
-
     /// The lock columns of a row.
     pub(super) async fn lock_columns(&self, id: &KeyId) -> Result<Vec<LockColumn>, EngineError> {
-        let cells = self.read(id, &self.names.locks()).await?;
+        let cells = self.parts.acknowledged(id, &self.names.locks()).await?;
         Ok(self.names.lock_columns(&cells))
     }
 
@@ -117,7 +109,7 @@ impl ColumnPrefix {
         id: &KeyId,
     ) -> Result<(Vec<LockColumn>, Vec<StoredCell>), EngineError> {
         let mut columns = self.lock_columns(id).await?;
-        let notes = self.read(id, &self.names.notes()).await?;
+        let notes = self.parts.acknowledged(id, &self.names.notes()).await?;
         for (tag, note) in self.names.noted(&notes, NoteKind::Holds) {
             let lock = self.names.lock(tag);
             let second = self.names.second(&note);
@@ -152,7 +144,7 @@ impl ColumnPrefix {
         let names = [&waits, &holds, &ended, &lock, &last].into_iter();
         let names = Columns::Named(names.chain(more).cloned().collect());
         let began = (clock.boot(), clock.wall_us());
-        let cells = self.read(&lock_ref.key_id(), &names).await?;
+        let cells = self.parts.acknowledged(&lock_ref.key_id(), &names).await?;
         if let Some(ended) = cell(&cells, &ended) {
             let ended = StoredRequest::decoded(&ended.value)?;
             return Err(EngineError::Ended(ended.ended_as()));

@@ -20,6 +20,8 @@ pub struct FaultyCells {
     rng: Mutex<Rng>,
     /// How many of a hundred requests fail.
     pub percent: AtomicU64,
+    /// How long the write with this number takes, counted down from it.
+    slow: (AtomicU64, Duration),
 }
 
 /// What becomes of a request.
@@ -41,6 +43,17 @@ impl FaultyCells {
             inner,
             rng: Mutex::new(rng),
             percent: AtomicU64::new(percent),
+            slow: (AtomicU64::new(u64::MAX), Duration::ZERO),
+        })
+    }
+
+    /// On which one write takes long: the one with this number, from 0 on.
+    pub fn slow(inner: Arc<dyn CellStore>, number: u64, takes: Duration) -> Arc<FaultyCells> {
+        Arc::new(FaultyCells {
+            inner,
+            rng: Mutex::new(Rng::new(0)),
+            percent: AtomicU64::new(0),
+            slow: (AtomicU64::new(number), takes),
         })
     }
 
@@ -72,6 +85,10 @@ impl CellStore for FaultyCells {
     }
 
     async fn write_cells(&self, id: &KeyId, changes: &[CellChange], timestamp: u64) -> Written {
+        let (number, takes) = &self.slow;
+        if number.fetch_sub(1, Ordering::Relaxed) == 0 {
+            sleep(*takes).await;
+        }
         match self.fate() {
             Fate::Answered => self.inner.write_cells(id, changes, timestamp).await,
             Fate::NotSent => Written::NotStarted(lost()),
@@ -101,49 +118,6 @@ impl CellStore for FaultyCells {
             }
             Fate::Late(_) => Swap::Unknown(lost()),
         }
-    }
-
-    async fn list_partitions(
-        &self,
-        table: &TableName,
-        prefix: &str,
-        after: Option<&Key>,
-        limit: usize,
-    ) -> Result<Vec<Key>, StoreError> {
-        self.inner
-            .list_partitions(table, prefix, after, limit)
-            .await
-    }
-}
-
-/// A way to a store on which one write takes long: the one with this number, from 0 on.
-pub struct SlowWrite {
-    pub inner: Arc<dyn CellStore>,
-    pub number: u64,
-    pub takes: Duration,
-    pub writes: AtomicU64,
-}
-
-#[async_trait]
-impl CellStore for SlowWrite {
-    async fn read_cells(
-        &self,
-        id: &KeyId,
-        columns: &Columns,
-        currency: Currency,
-    ) -> Result<Vec<StoredCell>, StoreError> {
-        self.inner.read_cells(id, columns, currency).await
-    }
-
-    async fn write_cells(&self, id: &KeyId, changes: &[CellChange], timestamp: u64) -> Written {
-        if self.writes.fetch_add(1, Ordering::Relaxed) == self.number {
-            sleep(self.takes).await;
-        }
-        self.inner.write_cells(id, changes, timestamp).await
-    }
-
-    async fn swap_cells(&self, id: &KeyId, swap: &CellSwap) -> Swap<Bytes> {
-        self.inner.swap_cells(id, swap).await
     }
 
     async fn list_partitions(

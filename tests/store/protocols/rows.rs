@@ -1,7 +1,6 @@
 //! What lock columns promise, and the calls on rows.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,7 +10,7 @@ use fermata::protocol::{AcquireRow, AcquiredRow, Backoff, ColumnPrefix};
 use fermata::store::CellChange;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::faulty::SlowWrite;
+use super::faulty::FaultyCells;
 use super::world::{Replica, TTL, World, call, grant};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -389,12 +388,7 @@ pub async fn an_operator_removes_all_lock_columns(world: World) {
 }
 
 fn slow(world: &World, number: u64, takes: Duration) -> Replica {
-    world.replica_on(Arc::new(SlowWrite {
-        inner: Arc::clone(&world.cells),
-        number,
-        takes,
-        writes: AtomicU64::new(0),
-    }))
+    world.replica_on(FaultyCells::slow(Arc::clone(&world.cells), number, takes))
 }
 
 /// Its lock column comes after its attempt has ended: another one may hold the row by then.
