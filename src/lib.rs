@@ -15,7 +15,8 @@
 //! | [`access`] | identities of callers, and their permissions | `lock` |
 //! | [`rpc`] | gRPC: parses calls, routes them to the home of their key, maps errors | `engine`, `lock`, `access` |
 //! | [`server`] | connections, health, reflection, the orderly end | `rpc`, `engine`, `access` |
-//! | [`clock`], [`log_throttle`] | time and ids as traits; throttled log lines of lasting faults | nothing of ours |
+//! | [`monitor`] | HTTP for operators: metrics, liveness, readiness | `server` |
+//! | [`clock`], [`log_throttle`], [`process`] | time and ids as traits; throttled log lines of lasting faults; memory and files of this process | nothing of ours |
 //! | [`limits`], [`config`], [`telemetry`] | every limit; all settings; logging | |
 //! | [`cli`] | the commands; puts the parts together | all of them |
 //! | `fuzz` | the promises of the parsers; for tests and fuzzing only | all of them |
@@ -38,6 +39,8 @@ pub mod lock;
 pub mod log_throttle;
 #[deny(clippy::disallowed_methods)]
 pub mod membership;
+pub mod monitor;
+pub mod process;
 pub mod protocol;
 pub mod rpc;
 pub mod server;

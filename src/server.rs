@@ -22,6 +22,7 @@ use fermata_proto::lock_admin_server::LockAdminServer;
 use fermata_proto::lock_service_server::LockServiceServer;
 use fermata_proto::row_lock_service_server::RowLockServiceServer;
 use futures_util::{Stream, StreamExt, stream};
+use prometheus_client::registry::Registry;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
@@ -44,6 +45,7 @@ use crate::rpc::budget::{AccountLimits, Accounts};
 use crate::rpc::call_layer::CallLayer;
 use crate::rpc::lock_admin::LockAdminRpc;
 use crate::rpc::lock_service::LockServiceRpc;
+use crate::rpc::metrics::RequestMetrics;
 use crate::rpc::peer::PING_EVERY as PEER_PING_EVERY;
 pub use crate::rpc::peer::{PeerClient, PeerSecret, PeerTls, PeerTlsFiles, SecretError};
 use crate::rpc::peer_service::{PeerRpc, STREAMS_MAX};
@@ -53,6 +55,7 @@ use crate::rpc::stopping::Stopping;
 use connection::Admitted;
 use handshake::Side;
 use health::Health;
+pub use health::Readiness;
 
 /// The default time for calls in flight after SIGTERM.
 pub const GRACE: Duration = Duration::from_secs(10);
@@ -109,6 +112,8 @@ pub struct Server {
     /// For other replicas.
     peer_listeners: Vec<TcpListener>,
     accounts: Accounts,
+    metrics: RequestMetrics,
+    readiness: Readiness,
 }
 
 impl Server {
@@ -124,7 +129,21 @@ impl Server {
             tls: None,
             peers: None,
             peer_listeners: Vec::new(),
+            metrics: RequestMetrics::default(),
+            readiness: Readiness::default(),
         }
+    }
+
+    /// Adds the metrics of its calls, its connections and its engine to a registry.
+    pub fn register(&self, registry: &mut Registry) {
+        self.metrics.register(registry);
+        self.accounts.register(registry);
+        self.engine.register(registry);
+    }
+
+    /// Its readiness.
+    pub fn readiness(&self) -> Readiness {
+        self.readiness.clone()
     }
 
     /// As one of several replicas, which call each other by clients and listeners.
@@ -226,7 +245,7 @@ impl Server {
         let limits = self.engine.limits().clone();
         let (end_streams, stopping) = Stopping::pair();
         let (cut_off, cut) = Stopping::pair();
-        let health = Health::new().await;
+        let health = Health::new(self.readiness.clone()).await;
         let routes = self.routes(&limits, stopping.clone(), &health)?;
         let connections = connection::guarded(admitted, stopping.clone(), cut.clone());
         let mut accepting = stopping.clone();
@@ -236,7 +255,8 @@ impl Server {
             .layer(
                 CallLayer::new(&limits, stopping.clone())
                     .with_access(self.check.clone())
-                    .with_engine(self.engine.clone()),
+                    .with_engine(self.engine.clone())
+                    .with_metrics(self.metrics.clone()),
             )
             .serve_with_incoming_shutdown(routes.prepare(), connections, async move {
                 accepting.stopped().await;
@@ -260,7 +280,7 @@ impl Server {
         }
 
         tracing::info!(grace = ?self.grace, "stopping");
-        health.not_serving().await;
+        health.stopping().await;
         tokio::select! {
             biased;
             ended = &mut serving => {
@@ -306,7 +326,7 @@ impl Server {
         };
         let ids = Arc::clone(&self.ids);
         let service = PeerRpc::new(self.engine.clone(), stopping.clone(), ids).guarded(client);
-        let layer = CallLayer::new(limits, stopping.clone());
+        let layer = CallLayer::new(limits, stopping.clone()).with_metrics(self.metrics.clone());
         let listeners = listeners.into_iter().map(ServerListener::Tcp).collect();
         let accounts = Accounts::new(connection::unbounded(PEER_CONNECTIONS_MAX));
         let counted = connection::counted(listen::connections(listeners), accounts);
@@ -346,6 +366,7 @@ impl Server {
         let router = Router::new(engine, Arc::clone(&self.ids), self.peers.clone());
         let router = router.with_access(self.check.clone());
         let router = router.with_leaderless(self.leaderless.clone());
+        let router = router.with_metrics(self.metrics.clone());
         let lock_admin = LockAdminRpc::new(router.clone(), stopping.clone());
         let row_lock_service = RowLockServiceServer::new(RowLockServiceRpc::new(router.clone()));
         let lock_service = LockServiceServer::new(LockServiceRpc::new(router, stopping));

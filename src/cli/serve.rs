@@ -18,8 +18,10 @@ use super::end::end;
 use super::settings::Settings;
 use super::signals::Signals;
 use crate::clock::SystemIds;
+use crate::monitor::Monitor;
 use crate::server::{Server, Stopped};
 use crate::store::embedded::EmbeddedStore;
+use crate::store::metrics::StoreMetrics;
 use crate::telemetry;
 use parts::{Net, Prepared, Protected};
 use reload::Watched;
@@ -58,13 +60,19 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
     parts::warn_where_it_is_insecure(&config);
     let mut signals = EndSignals::new()?;
     let net = Net::bind(&config).await?;
+    let store_metrics = StoreMetrics::default();
     let started = tokio::select! {
         biased;
-        started = prepared.start(config.clone(), &net) => started?,
+        started = prepared.start(config.clone(), &net, store_metrics.clone()) => started?,
         // Nothing was promised to anybody yet.
         signal = signals.next() => end_at_once(signal),
     };
-    greeting::listening(&net.addresses, &net.sockets, &net.peer_addresses);
+    greeting::listening(&[
+        (&net.addresses, ""),
+        (&net.sockets, ""),
+        (&net.peer_addresses, " for other replicas"),
+        (&net.http_addresses, " for metrics and probes"),
+    ]);
 
     let grace = config.shutdown_grace.duration();
     let mut server = Server::new(started.engine.clone(), Arc::new(SystemIds))
@@ -78,6 +86,15 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
     }
     if let Some(client) = started.peers {
         server = server.with_peers(client, net.peer_listeners);
+    }
+    let monitor = Monitor::new(config.store.kind.name(), server.readiness(), |registry| {
+        server.register(registry);
+        store_metrics.register(registry);
+    });
+    let monitor = Arc::new(monitor);
+    for listener in net.http_listeners {
+        // To the end of the process, so that a stop is seen as well.
+        tokio::spawn(Arc::clone(&monitor).serve(listener));
     }
     let (stop, stopping) = oneshot::channel::<()>();
     let mut serving = pin!(server.serve_listeners(net.listeners, async {

@@ -17,6 +17,10 @@ pub struct Settings {
     #[arg(long, value_name = "IP:PORT")]
     pub listen: Option<String>,
 
+    /// Address for metrics and probes over HTTP [default: none]
+    #[arg(long, value_name = "IP:PORT")]
+    pub http_listen: Option<String>,
+
     /// Directory of the embedded store [default: fermata in the user's data directory]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<String>,
@@ -104,6 +108,7 @@ impl Settings {
         let insecure = self.insecure.then(|| "true".to_owned());
         [
             ("--listen", "listen", self.listen),
+            ("--http-listen", "http.listen", self.http_listen),
             ("--data-dir", "data_dir", self.data_dir),
             ("--store", "store.kind", self.store),
             ("--insecure", "insecure", insecure),

@@ -20,7 +20,9 @@ pub use clients::{AuthConfig, ClientTlsConfig};
 pub use listen::{Listen, ListenAt};
 pub use load::{Flag, Problem, Problems, Sources};
 pub use peers::{PeersConfig, PeersTlsConfig};
-pub use settings::{Commit, Config, ConfiguredTable, LogConfig, LogFormat, NoDataDir, TableConfig};
+pub use settings::{
+    Commit, Config, ConfiguredTable, HttpConfig, LogConfig, LogFormat, NoDataDir, TableConfig,
+};
 pub use store::{
     CassandraConfig, Consistency, ContactPoints, DriverName, EmbeddedConfig, KeyspaceName,
     StoreConfig, StoreKind, TlsConfig,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
 
 use super::clients::{AuthConfig, ClientTlsConfig};
-use super::listen::Listen;
+use super::listen::{Listen, ListenAt};
 use super::peers::PeersConfig;
 use super::store::{StoreConfig, StoreKind};
 use crate::limits::Limits;
@@ -41,6 +41,8 @@ pub struct Config {
     pub peers: PeersConfig,
     /// The limits in force.
     pub limits: Limits,
+    /// HTTP for operators: metrics, liveness, readiness.
+    pub http: HttpConfig,
     /// Logging.
     pub log: LogConfig,
     /// The commit mode of tables without their own. By default it depends on the store: [`Config::commit`].
@@ -61,6 +63,7 @@ impl Default for Config {
             store: StoreConfig::default(),
             peers: PeersConfig::default(),
             limits: Limits::default(),
+            http: HttpConfig::default(),
             log: LogConfig::default(),
             commit: None,
             tables: BTreeMap::from([(
@@ -69,6 +72,14 @@ impl Default for Config {
             )]),
         }
     }
+}
+
+/// HTTP for operators.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HttpConfig {
+    /// Its addresses; `None` without it.
+    pub listen: Option<Listen>,
 }
 
 /// Logging, to stderr.
@@ -414,6 +425,13 @@ impl Config {
         }
         if self.shutdown_grace > Span::from_secs(3600) {
             wrong.push("shutdown_grace must be at most 1h".to_owned());
+        }
+        let http = self.http.listen.iter().flat_map(Listen::all);
+        if let Some(at) = http
+            .into_iter()
+            .find(|at| matches!(at, ListenAt::Socket(_)))
+        {
+            wrong.push(format!("http.listen: {at} is a socket; write IP:PORT"));
         }
         if let Err(error) = EnvFilter::builder().parse(&self.log.filter) {
             wrong.push(format!("log.filter: {error}"));

@@ -32,6 +32,16 @@ pub enum StoreKind {
     Cassandra,
 }
 
+impl StoreKind {
+    /// The name in settings and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            StoreKind::Embedded => "embedded",
+            StoreKind::Cassandra => "cassandra",
+        }
+    }
+}
+
 /// The settings of the embedded store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

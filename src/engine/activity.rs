@@ -40,15 +40,6 @@ pub struct Grants {
     pub change: u64,
 }
 
-impl Grants {
-    fn add(&mut self, cause: Cause) {
-        *match cause {
-            Cause::AtOnce => &mut self.at_once,
-            Cause::Change => &mut self.change,
-        } += 1;
-    }
-}
-
 /// The recent activity of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BusyKey {
@@ -95,7 +86,6 @@ pub struct ReplicaActivity {
 /// A grant.
 #[derive(Clone, Debug)]
 pub(super) struct GrantNoted {
-    pub cause: Cause,
     /// The label of the holder.
     pub owner: Box<str>,
     /// The identity of the holder; empty without one.
@@ -123,7 +113,6 @@ pub(super) struct Activity(Mutex<Lately>);
 
 #[derive(Debug, Default)]
 struct Lately {
-    grants: Grants,
     all: Minute,
     keys: BTreeMap<Arc<KeyId>, KeyLately>,
 }
@@ -197,7 +186,6 @@ impl Activity {
     /// Notes a grant at `now`, by CLOCK_BOOTTIME.
     pub fn granted(&self, id: &Arc<KeyId>, now: Duration, grant: GrantNoted) {
         let mut lately = self.lately();
-        lately.grants.add(grant.cause);
         lately.all.turn(now, grant.waited);
         let key = lately.key(id, now);
         key.turns.turn(now, grant.waited);
@@ -246,10 +234,9 @@ impl Activity {
         Some(between.saturating_mul(ahead))
     }
 
-    /// The grants since the process started, and in the last minute.
-    pub fn grants(&self, now: Duration) -> (Grants, Turns) {
-        let lately = self.lately();
-        (lately.grants, lately.all.turns(now))
+    /// The grants in the last minute.
+    pub fn last_minute(&self, now: Duration) -> Turns {
+        self.lately().all.turns(now)
     }
 
     /// The keys with waiters, the longest held first, then those with the most grants in the last minute, then by name.
@@ -293,9 +280,8 @@ mod tests {
         })
     }
 
-    fn grant(cause: Cause) -> GrantNoted {
+    fn grant() -> GrantNoted {
         GrantNoted {
-            cause,
             owner: "o".into(),
             identity: "i".into(),
             waited: s(1),
@@ -323,41 +309,28 @@ mod tests {
     }
 
     #[test]
-    fn grants_are_counted_by_what_showed_them_and_keys_by_how_busy_they_are() {
+    fn keys_are_listed_by_how_busy_they_are() {
         let activity = Activity::default();
-        for (key, cause) in [
-            ("b", Cause::Change),
-            ("a", Cause::AtOnce),
-            ("c", Cause::Change),
-            ("b", Cause::Change),
-            ("b", Cause::AtOnce),
-        ] {
-            activity.granted(&id(key), s(100), grant(cause));
+        for key in ["b", "a", "c", "b", "b"] {
+            activity.granted(&id(key), s(100), grant());
         }
-        let (grants, lately) = activity.grants(s(101));
-        let counted = Grants {
-            at_once: 2,
-            change: 3,
-        };
-        assert_eq!(grants, counted);
-        assert_eq!(lately.count, 5);
+        assert_eq!(activity.last_minute(s(101)).count, 5);
         assert_eq!(names(&activity, s(101), 9), ["b", "a", "c"]);
         assert_eq!(names(&activity, s(101), 2), ["b", "a"]);
-        // After a minute the keys are no longer busy; the grants stay counted.
+        // After a minute the keys are no longer busy.
         assert_eq!(activity.busiest(s(200), 9), []);
-        assert_eq!(activity.grants(s(200)).0, counted);
     }
 
     #[test]
     fn what_is_held_while_others_wait_stays_and_comes_first() {
         let activity = Activity::default();
-        activity.granted(&id("hot"), s(100), grant(Cause::AtOnce));
-        activity.granted(&id("stuck"), s(100), grant(Cause::AtOnce));
+        activity.granted(&id("hot"), s(100), grant());
+        activity.granted(&id("stuck"), s(100), grant());
         activity.waiting(&id("stuck"), s(110), 3, Some(holder("other", 7)));
         // A key that was not granted here.
         activity.waiting(&id("taken"), s(120), 1, Some(holder("before", 0)));
         activity.waiting(&id("idle"), s(120), 0, None);
-        activity.granted(&id("hot"), s(177), grant(Cause::Change));
+        activity.granted(&id("hot"), s(177), grant());
         assert_eq!(names(&activity, s(177), 9), ["stuck", "taken", "hot"]);
         let busiest = activity.busiest(s(177), 9);
         let shown = |at: usize| {
@@ -386,7 +359,7 @@ mod tests {
     #[test]
     fn a_key_that_comes_back_has_the_holder_that_it_came_with() {
         let activity = Activity::default();
-        activity.granted(&id("k"), s(100), grant(Cause::AtOnce));
+        activity.granted(&id("k"), s(100), grant());
         activity.waiting(&id("k"), s(110), 1, None);
         activity.kept_on(&id("k"), s(130), 2, holder("another", 500));
         let expected = ("another".to_owned(), "somebody".to_owned(), Some(s(510)));
@@ -401,8 +374,8 @@ mod tests {
         let activity = Activity::default();
         for at in 0..2 * KEYS_MAX {
             let now = Duration::from_millis(at as u64);
-            activity.granted(&id("busy"), now, grant(Cause::AtOnce));
-            activity.granted(&id(&format!("k{at}")), now, grant(Cause::AtOnce));
+            activity.granted(&id("busy"), now, grant());
+            activity.granted(&id(&format!("k{at}")), now, grant());
             if at == 0 {
                 activity.waiting(&id("k0"), now, 1, None);
             }

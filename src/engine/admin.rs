@@ -125,12 +125,11 @@ impl Engine {
     pub fn activity(&self, keys_max: usize) -> Result<ReplicaActivity, EngineError> {
         let replica = self.current()?;
         let now = replica.local.clock.boot();
-        let (grants, last_minute) = self.shared.activity.grants(now);
         Ok(ReplicaActivity {
             row: replica.row.clone(),
             counts: self.counts(),
-            grants,
-            last_minute,
+            grants: self.shared.metrics.grants(),
+            last_minute: self.shared.activity.last_minute(now),
             store: replica.store.health.counts(),
             busiest: self.shared.activity.busiest(now, keys_max),
         })

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use fermata_guard::{AdaptiveLimit, BegunAt, LATE_AFTER_LEAST};
 use parking_lot::{Mutex, MutexGuard};
+use prometheus_client::metrics::counter::Counter;
 
 use crate::clock::Clock;
 use crate::log_throttle::LogThrottle;
@@ -30,6 +31,7 @@ pub(super) struct Admission {
     shrunk: LogThrottle,
     /// The name of the limited calls, for the log.
     what: &'static str,
+    refused: Counter,
 }
 
 /// Too many calls are in flight.
@@ -66,12 +68,14 @@ enum CallOutcome {
 }
 
 impl Admission {
-    /// An admission of at most `most` calls at once. `what` names them in the log.
-    pub fn new(what: &'static str, most: usize) -> Admission {
+    /// An admission of at most `most` calls at once. `what` names them in the log; refusals are counted in
+    /// `refused`.
+    pub fn new(what: &'static str, most: usize, refused: Counter) -> Admission {
         Admission {
             begun: Mutex::new(CallsInFlight::new(most)),
             shrunk: LogThrottle::default(),
             what,
+            refused,
         }
     }
 
@@ -81,7 +85,23 @@ impl Admission {
 
     /// The refusal of a call that came now, if any.
     pub fn is_full(&self, now: Duration) -> Option<TooMuch> {
-        self.begun().room(now).err()
+        self.counted(self.begun().room(now)).err()
+    }
+
+    /// The number of calls in flight.
+    pub fn in_flight(&self) -> usize {
+        self.begun().in_flight
+    }
+
+    /// The present limit of calls in flight.
+    pub fn limit(&self) -> usize {
+        self.begun().limit.now()
+    }
+
+    fn counted<T>(&self, admitted: Result<T, TooMuch>) -> Result<T, TooMuch> {
+        admitted.inspect_err(|_| {
+            self.refused.inc();
+        })
     }
 
     /// Begins a call that has already waited for `waited`.
@@ -91,7 +111,7 @@ impl Admission {
         waited: Duration,
     ) -> Result<BegunCall<'a>, TooMuch> {
         let now = clock.boot();
-        let ahead = self.begun().begin(now)?;
+        let ahead = self.counted(self.begun().begin(now))?;
         Ok(BegunCall {
             admission: self,
             clock,

@@ -60,24 +60,23 @@ impl Engine {
 
     /// Gauges, zero unless the engine serves, and counters, also after a stop.
     pub fn counts(&self) -> Counts {
-        use std::sync::atomic::Ordering::Relaxed;
         let replica = self.current().ok();
         let replica = replica.as_ref();
-        let counters = &self.shared.counters;
+        let metrics = &self.shared.metrics;
         Counts {
             active_keys: replica.map_or(0, |replica| replica.shell.keys.count()),
             sessions: replica.map_or(0, |replica| replica.sessions.table.count()),
-            swaps: counters.swaps.load(Relaxed),
-            conflicts: counters.conflicts.load(Relaxed),
-            unknown: counters.unknown.load(Relaxed),
-            background_commits: counters.background_commits.load(Relaxed),
-            durable_grants: counters.durable_grants.load(Relaxed),
-            volatile_grants: counters.volatile_grants.load(Relaxed),
-            take_overs: counters.take_overs.load(Relaxed),
-            received_keys: counters.received_keys.load(Relaxed),
-            hand_overs: counters.hand_overs.load(Relaxed),
-            forgotten_keys: counters.forgotten_keys.load(Relaxed),
-            packed_keys: counters.packed_keys.load(Relaxed),
+            swaps: metrics.committed.get(),
+            conflicts: metrics.conflicts.get(),
+            unknown: metrics.in_doubt.get(),
+            background_commits: metrics.background_commits.get(),
+            durable_grants: metrics.grants_that_were(true),
+            volatile_grants: metrics.grants_that_were(false),
+            take_overs: metrics.take_overs.get(),
+            received_keys: metrics.received_keys.get(),
+            hand_overs: metrics.given_keys.get(),
+            forgotten_keys: metrics.forgotten_keys.get(),
+            packed_keys: metrics.packed_keys.get(),
         }
     }
 

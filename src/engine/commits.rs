@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::counters::Counters;
 use crate::key::machine::CommitRules;
 use crate::key::{CommitMode, Reserve};
 use crate::lock::TableName;
@@ -22,16 +21,50 @@ const COMMITS_AT_ONCE: u64 = 64;
 pub(super) struct Commits {
     /// The tables with write-back (H5).
     write_back: BTreeSet<TableName>,
-    /// The length of commits, and their number in flight.
-    counters: Arc<Counters>,
+    pace: Arc<CommitPace>,
+}
+
+/// The length of commits, and their number in flight.
+#[derive(Debug, Default)]
+pub(super) struct CommitPace {
+    /// The recent time of a successful compare-and-swap, in microseconds.
+    commit_us: AtomicU64,
+    open: AtomicU64,
+}
+
+/// A compare-and-swap in flight, until this is dropped.
+pub(super) struct OpenCommit<'a>(&'a AtomicU64);
+
+impl CommitPace {
+    /// Counts a compare-and-swap as in flight.
+    pub fn open_commit(&self) -> OpenCommit<'_> {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        OpenCommit(&self.open)
+    }
+
+    /// Notes the time of a successful compare-and-swap; about the last eight count.
+    pub fn note_commit(&self, took: Duration) {
+        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let before = self.commit_us.load(Ordering::Relaxed);
+        let lately = (before / 8 * 7).saturating_add(took / 8);
+        self.commit_us.store(lately, Ordering::Relaxed);
+    }
+
+    /// The number of compare-and-swaps in flight.
+    pub fn open(&self) -> u64 {
+        self.open.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for OpenCommit<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Commits {
-    pub fn new(write_back: BTreeSet<TableName>, counters: Arc<Counters>) -> Self {
-        Commits {
-            write_back,
-            counters,
-        }
+    pub fn new(write_back: BTreeSet<TableName>, pace: Arc<CommitPace>) -> Self {
+        Commits { write_back, pace }
     }
 
     /// Whether homes of keys of this table decide in memory, ahead of the row.
@@ -47,12 +80,17 @@ impl Commits {
         }
     }
 
+    /// The length and the number of commits.
+    pub fn pace(&self) -> &CommitPace {
+        &self.pace
+    }
+
     /// The current commit rules of this table.
     pub fn rules(&self, table: &TableName) -> CommitRules {
-        let commit = Duration::from_micros(self.counters.commit_us.load(Ordering::Relaxed));
+        let commit = Duration::from_micros(self.pace.commit_us.load(Ordering::Relaxed));
         CommitRules {
             mode: self.mode(table),
-            keep_after: keep_after(commit, self.counters.open.load(Ordering::Relaxed)),
+            keep_after: keep_after(commit, self.pace.open()),
         }
     }
 }

@@ -8,7 +8,8 @@ use parking_lot::RwLock;
 use super::activity::Activity;
 use super::admission::{Admission, MOST_BEGUN, MOST_READ};
 use super::api::EngineError;
-use super::counters::Counters;
+use super::commits::CommitPace;
+use super::metrics::EngineMetrics;
 use super::replica::Replica;
 use crate::limits::Limits;
 use crate::lock::TableName;
@@ -18,7 +19,8 @@ use crate::membership::Starter;
 pub(super) struct EngineShared {
     pub limits: Limits,
     pub tables: BTreeSet<TableName>,
-    pub counters: Arc<Counters>,
+    pub metrics: Arc<EngineMetrics>,
+    pub commits: Arc<CommitPace>,
     pub activity: Arc<Activity>,
     /// The admission of new entries and sessions, and of reads without a lock.
     pub begins: Admission,
@@ -41,13 +43,15 @@ pub(super) enum Current {
 impl EngineShared {
     /// No replica yet, for this reason.
     pub fn waiting(tables: BTreeSet<TableName>, limits: Limits, why: &str) -> EngineShared {
+        let metrics = EngineMetrics::new(&tables);
         EngineShared {
             limits,
             tables,
-            counters: Arc::default(),
             activity: Arc::default(),
-            begins: Admission::new("entries and sessions", MOST_BEGUN),
-            reads: Admission::new("reads without a lock", MOST_READ),
+            begins: Admission::new("entries and sessions", MOST_BEGUN, metrics.refused("begin")),
+            reads: Admission::new("reads without a lock", MOST_READ, metrics.refused("read")),
+            metrics: Arc::new(metrics),
+            commits: Arc::default(),
             current: RwLock::new(Current::Waiting {
                 why: why.to_owned(),
                 last: None,

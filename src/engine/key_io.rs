@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 use super::commits::Commits;
-use super::counters::Counters;
 use super::local::Local;
+use super::metrics::EngineMetrics;
 use crate::key::KeyState;
 use crate::key::machine::{Datum, Loaded, SwapOutcome, WriteOutcome};
 use crate::lock::KeyId;
@@ -19,7 +19,7 @@ pub(super) struct KeyIo {
     commits: Arc<Commits>,
     keys: Arc<dyn KeyStore>,
     data: Arc<dyn DataStore>,
-    counters: Arc<Counters>,
+    metrics: Arc<EngineMetrics>,
     /// Bytes of values in flight to the store, and their limit. Counted here, because the caller may be gone.
     writing: AtomicU64,
     writing_max: u64,
@@ -45,7 +45,7 @@ impl KeyIo {
         local: Arc<Local>,
         commits: Arc<Commits>,
         store: &Store,
-        counters: Arc<Counters>,
+        metrics: Arc<EngineMetrics>,
         writing_max: u64,
     ) -> Self {
         KeyIo {
@@ -53,7 +53,7 @@ impl KeyIo {
             commits,
             keys: Arc::clone(&store.keys),
             data: Arc::clone(&store.data),
-            counters,
+            metrics,
             writing: AtomicU64::new(0),
             writing_max,
         }
@@ -98,25 +98,27 @@ impl KeyIo {
     }
 
     pub async fn swap(&self, id: &KeyId, old: &KeyState, new: &KeyState) -> SwapOutcome {
-        let counters = &self.counters;
+        let metrics = &self.metrics;
         let clock = &self.local.clock;
-        let _open = counters.open_commit();
+        let pace = self.commits.pace();
+        let _open = pace.open_commit();
         let sent = clock.boot();
         match self.keys.compare_and_swap(id, old, new).await {
             Swap::Applied => {
-                counters.note_commit(clock.boot().saturating_sub(sent));
+                let took = clock.boot().saturating_sub(sent);
+                pace.note_commit(took);
+                metrics.committed(took);
                 // A change of home is always waited for.
                 let is_behind = old.home == new.home && self.commits.is_write_back(&id.table);
-                Counters::add(&counters.background_commits, usize::from(is_behind));
-                Counters::add(&counters.swaps, 1);
+                metrics.background_commits.inc_by(is_behind.into());
                 SwapOutcome::Applied
             }
             Swap::Conflict(state) => {
-                Counters::add(&counters.conflicts, 1);
+                metrics.conflicts.inc();
                 SwapOutcome::Conflict(Arc::new(state.unwrap_or_default()))
             }
             Swap::Unknown(error) => {
-                Counters::add(&counters.unknown, 1);
+                metrics.in_doubt.inc();
                 SwapOutcome::Unknown(reason(error))
             }
             Swap::NotStarted(error) => SwapOutcome::NotStarted(reason(error)),

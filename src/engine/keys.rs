@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
+use prometheus_client::metrics::counter::Counter;
 
-use super::counters::Counters;
 use super::key_shares::KeyShares;
 use super::slot::{KeyCell, Slot};
 use crate::lock::KeyId;
@@ -43,12 +43,12 @@ pub(super) struct Keys {
     /// The end of the pause after all keys were found in use, in microseconds of CLOCK_BOOTTIME.
     full_until_us: AtomicU64,
     shares: KeyShares,
-    counters: Arc<Counters>,
+    forgotten: Counter,
 }
 
 impl Keys {
-    /// For `most` keys; above that the longest idle ones are forgotten (H11).
-    pub fn new(most: usize, counters: Arc<Counters>) -> Self {
+    /// For `most` keys; above that the longest idle ones are forgotten and counted (H11).
+    pub fn new(most: usize, forgotten: Counter) -> Self {
         let shards = most.div_ceil(KEYS_A_SHARD).clamp(SHARDS_MIN, SHARDS_MAX);
         Keys {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
@@ -59,7 +59,7 @@ impl Keys {
             packed_at: AtomicUsize::new(0),
             full_until_us: AtomicU64::new(0),
             shares: KeyShares::new(most),
-            counters,
+            forgotten,
         }
     }
 
@@ -159,7 +159,7 @@ impl Keys {
         }
         shard.remove(&id);
         self.count.fetch_sub(1, Ordering::Relaxed);
-        Counters::add(&self.counters.forgotten_keys, 1);
+        self.forgotten.inc();
         true
     }
 
@@ -217,20 +217,20 @@ mod tests {
 
     #[test]
     fn idle_keys_make_room_in_whichever_shard_they_are() {
-        let counters = Arc::<Counters>::default();
-        let keys = Keys::new(2, Arc::clone(&counters));
+        let forgotten = Counter::default();
+        let keys = Keys::new(2, forgotten.clone());
         for n in 0..200 {
             let cell = keys.cell(&id(n), || Duration::ZERO);
             assert!(cell.is_some(), "no room for key {n}");
             assert!(keys.count() <= 2);
         }
-        assert_eq!(counters.forgotten_keys.load(Ordering::Relaxed), 198);
+        assert_eq!(forgotten.get(), 198);
     }
 
     #[test]
     fn keys_that_are_used_again_and_again_stay_while_others_come_and_go() {
         const MOST: usize = 8_192;
-        let keys = Keys::new(MOST, Arc::default());
+        let keys = Keys::new(MOST, Counter::default());
         let mut seconds = 0;
         let mut is_made = 0;
         let mut touch = |n: usize| {
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn where_all_keys_are_in_use_room_is_not_looked_for_by_each_call() {
-        let keys = Keys::new(1_000, Arc::default());
+        let keys = Keys::new(1_000, Counter::default());
         let now = Duration::from_secs(1);
         let cells: Vec<_> = (0..1_000)
             .map(|n| keys.cell(&id(n), || now).unwrap())

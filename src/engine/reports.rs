@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::activity::{Activity, Cause, GrantNoted, HolderNoted};
 use super::api::describe_end;
-use super::counters::Counters;
+use super::metrics::{EngineMetrics, GrantCounted, QueueGauges, QueueNoted};
 use super::slot::{KeyCell, Slot};
 use crate::clock::Clock;
 use crate::key::Entry;
@@ -17,7 +17,8 @@ use crate::log_throttle::LogThrottle;
 pub(super) struct Reports {
     is_alone: bool,
     clock: Arc<dyn Clock>,
-    counters: Arc<Counters>,
+    metrics: Arc<EngineMetrics>,
+    queues: QueueGauges,
     activity: Arc<Activity>,
     /// Throttled, because a failing store affects all keys alike.
     unknown_outcome: LogThrottle,
@@ -27,14 +28,16 @@ impl Reports {
     /// `is_alone`: only this process uses the store, so it takes over only the keys of its predecessor.
     pub fn new(
         clock: Arc<dyn Clock>,
-        counters: Arc<Counters>,
+        metrics: Arc<EngineMetrics>,
+        queues: QueueGauges,
         activity: Arc<Activity>,
         is_alone: bool,
     ) -> Self {
         Reports {
             is_alone,
             clock,
-            counters,
+            metrics,
+            queues,
             activity,
             unknown_outcome: LogThrottle::default(),
         }
@@ -56,6 +59,7 @@ impl Reports {
                 end,
                 was_holder,
             } => {
+                self.metrics.evicted(&cell.id.table, end, *was_holder);
                 // Text of operators is quoted.
                 let (how, by, why) = match end {
                     EndedAs::Lost(EndReason::Forced { by, why }) => (
@@ -74,7 +78,7 @@ impl Reports {
                 let is_first = slot.machine.state().is_none_or(|state| state.term() == 1);
                 match from {
                     Some(from) => {
-                        Counters::add(&self.counters.take_overs, 1);
+                        self.metrics.take_overs.inc();
                         match self.is_alone {
                             true => tracing::debug!(key = %cell.id, "took a key over"),
                             false => {
@@ -86,13 +90,13 @@ impl Reports {
                         tracing::debug!(key = %cell.id, "became the first home of a key");
                     }
                     None => {
-                        Counters::add(&self.counters.received_keys, 1);
+                        self.metrics.received_keys.inc();
                         tracing::debug!(key = %cell.id, "received a key from another replica");
                     }
                 }
             }
             Report::HandedOver { to } => {
-                Counters::add(&self.counters.hand_overs, 1);
+                self.metrics.given_keys.inc();
                 tracing::debug!(key = %cell.id, to = %to.replica, "handed a key over");
             }
             Report::Deposed { by } => {
@@ -157,17 +161,20 @@ impl Reports {
         let Some(entry) = state.entry(seq) else {
             return;
         };
-        let granted = match slot.machine.is_durable(seq) {
-            true => &self.counters.durable_grants,
-            false => &self.counters.volatile_grants,
-        };
-        Counters::add(granted, 1);
         let waited = self.age(entry);
+        let cause = match at_once {
+            true => Cause::AtOnce,
+            false => Cause::Change,
+        };
+        let ahead_us = state.grant.0.saturating_sub(self.clock.wall_us());
+        let counted = GrantCounted {
+            cause,
+            is_durable: slot.machine.is_durable(seq),
+            waited,
+            fence_ahead: Duration::from_micros(ahead_us),
+        };
+        self.metrics.granted(&cell.id.table, counted);
         let grant = GrantNoted {
-            cause: match at_once {
-                true => Cause::AtOnce,
-                false => Cause::Change,
-            },
             owner: entry.owner.clone(),
             identity: entry.identity.clone(),
             waited,
@@ -184,14 +191,43 @@ impl Reports {
         self.activity.estimate(id, now, position)
     }
 
-    /// Notes the number of waiters behind the holder.
-    pub fn note_waiters(&self, cell: &KeyCell, slot: &mut Slot) {
-        let waiters = slot.machine.state().map_or(0, |state| {
-            let holders = usize::from(state.holder().is_some());
-            state.entries.len().saturating_sub(holders)
+    /// How many locks are held, and how many entries wait.
+    pub fn queues(&self) -> &QueueGauges {
+        &self.queues
+    }
+
+    /// Notes the holder and the number of waiters behind it.
+    pub fn note_queue(&self, cell: &KeyCell, slot: &mut Slot) {
+        let state = slot.machine.state();
+        let holder = state.and_then(|state| Some(state.holder()?.seq));
+        let waiters = state.map_or(0, |state| {
+            state.entries.len() - usize::from(holder.is_some())
         });
-        if std::mem::replace(&mut slot.waiters, waiters) != waiters {
-            let now = self.clock.boot();
+        let noted = slot.noted;
+        if (noted.holder(), noted.waiters) == (holder, waiters) {
+            return;
+        }
+        let now = self.clock.boot();
+        let since = match noted.held {
+            Some((seq, since)) if holder == Some(seq) => Some(since),
+            ended => {
+                if let Some((_, since)) = ended {
+                    let held_for = now.saturating_sub(since);
+                    self.metrics.held(&cell.id.table, held_for);
+                }
+                let new = self.holder(slot);
+                new.map(|new| now.saturating_sub(new.held_for))
+            }
+        };
+        slot.noted = QueueNoted {
+            held: holder.zip(since),
+            waiters,
+        };
+        let change = |after: usize, before: usize| after as i64 - before as i64;
+        let held = change(holder.iter().len(), noted.held.iter().len());
+        let waiting = change(waiters, noted.waiters);
+        self.queues.add(&cell.id.table, held, waiting);
+        if waiting != 0 {
             self.activity
                 .waiting(&cell.id, now, waiters, self.holder(slot));
         }

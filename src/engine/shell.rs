@@ -165,7 +165,7 @@ impl KeyShell {
     /// Sets the alarm, and forgets the key if nothing is lost by that.
     pub(super) fn leave(self: &Arc<Self>, cell: &Arc<KeyCell>, mut slot: SlotGuard<'_>) {
         self.set_alarm(cell, &mut slot);
-        self.reports.note_waiters(cell, &mut slot);
+        self.reports.note_queue(cell, &mut slot);
         slot.shrink();
         let is_forgettable = slot.is_forgettable();
         let is_removed = slot.removed;

@@ -12,6 +12,7 @@ use prost::Message;
 use tokio::sync::{oneshot, watch};
 
 use super::key_shares::{KeyShares, Owner};
+use super::metrics::QueueNoted;
 use super::queue_shares::QueueShares;
 use super::remembered::RememberedValue;
 use super::time::{AlarmAt, nanos};
@@ -70,8 +71,8 @@ pub(super) struct Slot {
     /// The entries of a lost machine that are still attached to sessions.
     pub lost_sessions: BTreeMap<Seq, SessionId>,
     pub alarm: Option<AlarmAt>,
-    /// The last number of waiters noted for operators.
-    pub waiters: usize,
+    /// The queue as last noted for operators.
+    pub noted: QueueNoted,
     /// The last holder granted here, and its wait.
     pub granted_after: Option<(Seq, Duration)>,
     /// The last use, by CLOCK_BOOTTIME.
@@ -336,6 +337,9 @@ struct PackedSlot {
     /// In milliseconds.
     #[prost(uint64, tag = "11")]
     waited_ms: u64,
+    /// Of the holder.
+    #[prost(uint64, optional, tag = "12")]
+    held_since: Option<u64>,
 }
 
 impl Slot {
@@ -349,7 +353,7 @@ impl Slot {
             sessions: BTreeMap::new(),
             lost_sessions: BTreeMap::new(),
             alarm: None,
-            waiters: 0,
+            noted: QueueNoted::default(),
             granted_after: None,
             used: Duration::ZERO,
             called: None,
@@ -447,7 +451,7 @@ impl Slot {
         let is_quiet = self.calls.is_empty()
             && self.lost_sessions.is_empty()
             && self.alarm.is_none()
-            && self.waiters == 0
+            && self.noted.waiters == 0
             && self.value.is_none()
             && self.silence == Silence::No
             && !(self.is_lost || self.removed);
@@ -469,6 +473,7 @@ impl Slot {
             is_queued: self.is_queued,
             read_at: self.read_at.map(nanos),
             waited_ms: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
+            held_since: self.noted.held.map(|(_, since)| nanos(since)),
         };
         Some(CellState::Packed {
             slot: packed.encode_to_vec().into_boxed_slice(),
@@ -497,6 +502,8 @@ impl Slot {
                 Liveness::Own { .. } => None,
             })
             .collect();
+        let holder = machine.state().and_then(|state| Some(state.holder()?.seq));
+        slot.noted.held = holder.zip(packed.held_since.map(Duration::from_nanos));
         slot.machine = machine;
         slot.generation = packed.generation;
         slot.next_call = packed.next_call;

@@ -15,6 +15,7 @@ use super::key_io::KeyIo;
 use super::keys::Keys;
 use super::limits::HAND_OVERS_MAX;
 use super::local::Local;
+use super::metrics::QueueGauges;
 use super::packing::Packing;
 use super::peers::Peers;
 use super::recover::{self, LeftKeys};
@@ -250,8 +251,9 @@ impl EngineShared {
         let replica = Arc::new(self.replica(options, membership, fence_floor));
         let shell = || Arc::clone(&replica.shell);
         let sessions = || Arc::clone(&replica.sessions);
-        let counters = Arc::clone(&self.counters);
-        tokio::spawn(tasks::pack(shell(), options.packing, counters));
+        self.metrics.replica_starts.inc();
+        let packed = self.metrics.packed_keys.clone();
+        tokio::spawn(tasks::pack(shell(), options.packing, packed));
         if let Some(requests) = requests {
             tokio::spawn(tasks::alarms(shell(), sessions(), last_tick));
             tokio::spawn(tasks::requests(shell(), sessions(), requests));
@@ -353,9 +355,9 @@ impl EngineShared {
             fence_floor,
         ));
         let time = Arc::new(Time::new(Arc::clone(&options.clock)));
-        let commits = Commits::new(options.write_back.clone(), Arc::clone(&self.counters));
+        let commits = Commits::new(options.write_back.clone(), Arc::clone(&self.commits));
         let commits = Arc::new(commits);
-        let counters = || Arc::clone(&self.counters);
+        let metrics = || Arc::clone(&self.metrics);
         let peers = || Arc::clone(&options.peers);
         // The shell owns the sessions; these refer to it weakly, or neither would ever be freed.
         let shell = Arc::new_cyclic(|shell: &Weak<KeyShell>| {
@@ -368,17 +370,18 @@ impl EngineShared {
                 peers(),
                 keys,
                 limits,
+                metrics(),
             );
             let io = KeyIo::new(
                 Arc::clone(&local),
                 Arc::clone(&commits),
                 store,
-                counters(),
+                metrics(),
                 limits.bytes_in_flight_max,
             );
             KeyShell {
                 local,
-                keys: Keys::new(limits.active_keys_max, counters()),
+                keys: Keys::new(limits.active_keys_max, self.metrics.forgotten_keys.clone()),
                 values: Values::new(limits.remembered_bytes_max),
                 time,
                 limits: key_limits(limits, store),
@@ -388,7 +391,8 @@ impl EngineShared {
                 sessions: Arc::new(sessions),
                 reports: Reports::new(
                     Arc::clone(&options.clock),
-                    counters(),
+                    metrics(),
+                    QueueGauges::new(&self.tables),
                     Arc::clone(&self.activity),
                     store.cluster.is_none(),
                 ),

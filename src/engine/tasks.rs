@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use prometheus_client::metrics::counter::Counter;
 use tokio::sync::mpsc;
 
-use super::counters::Counters;
 use super::local::Local;
 use super::packing::Packing;
 use super::request_answered;
@@ -92,7 +92,7 @@ async fn keep_ticking(local: &Local, last_tick: &LastTick) {
 }
 
 /// Packs unused keys until this replica stops.
-pub(super) async fn pack(shell: Arc<KeyShell>, packing: Packing, counters: Arc<Counters>) {
+pub(super) async fn pack(shell: Arc<KeyShell>, packing: Packing, packed: Counter) {
     let local = &shell.local;
     let mut stopping = local.stopping();
     let Packing {
@@ -114,7 +114,7 @@ pub(super) async fn pack(shell: Arc<KeyShell>, packing: Packing, counters: Arc<C
             }
             let span = shell.commits.rules(&cell.id.table).keep_after;
             let is_packed = cell.pack(unused_since, shell.time.now(), span);
-            Counters::add(&counters.packed_keys, usize::from(is_packed));
+            packed.inc_by(is_packed.into());
             tokio::task::consume_budget().await;
         }
     }

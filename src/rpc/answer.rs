@@ -15,6 +15,7 @@ use crate::lock::{
     EndReason, EndedEntry, EntryName, Fence, KeyId, Liveness, Mode, ReplicaId, Secret, Seq,
     with_grant,
 };
+use crate::process::resident_bytes;
 use crate::store::ReplicaRow;
 
 /// A span of time.
@@ -86,7 +87,7 @@ pub fn activity(did: ReplicaActivity, answering: ReplicaId) -> proto::ReplicaAct
             conflicts: did.counts.conflicts,
         }),
         busiest_keys: busiest.take_while(fits).collect(),
-        resident_bytes: resident_bytes(),
+        resident_bytes: resident_bytes().unwrap_or_default(),
         as_home: Some(proto::HomeCounts {
             volatile_grants: did.counts.volatile_grants,
             durable_grants: did.counts.durable_grants,
@@ -98,16 +99,6 @@ pub fn activity(did: ReplicaActivity, answering: ReplicaId) -> proto::ReplicaAct
             forgotten_keys: did.counts.forgotten_keys,
         }),
     }
-}
-
-/// The memory of this process; 0 if the system does not say.
-fn resident_bytes() -> u64 {
-    let Ok(status) = std::fs::read_to_string("/proc/self/status") else {
-        return 0;
-    };
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    kib.map_or(0, |kib| kib.saturating_mul(1024))
 }
 
 fn turns(turns: Turns) -> proto::Turns {

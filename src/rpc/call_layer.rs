@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, Request, Response};
 use http_body_util::BodyExt as _;
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tonic::body::Body;
 use tonic::{Code, Status};
 use tower::{Layer, Service};
@@ -20,6 +20,7 @@ use super::AccessCheck;
 use super::budget::{Account, AnswerBody, AnswerForm, Arrival, ConnectionInfo, ReceivedBody};
 use super::deadline::Deadline;
 use super::listing_turns::ListingTurns;
+use super::metrics::RequestMetrics;
 use super::status;
 use super::stopping::Stopping;
 use crate::engine::{Begins, Engine};
@@ -29,7 +30,7 @@ use crate::limits::Limits;
 const OURS: &str = "/fermata.";
 
 /// The path of the service for clients.
-const LOCK_SERVICE: &str = "/fermata.v1.LockService/";
+pub(super) const LOCK_SERVICE: &str = "/fermata.v1.LockService/";
 
 /// The methods with a stream of messages from their caller.
 const STREAMS_IN: [&str; 3] = ["/KeepAlive", "/Pipeline", "/ServerReflectionInfo"];
@@ -51,6 +52,7 @@ pub struct CallLayer {
     /// The engine of these clients; `None` for other replicas, whose calls were admitted by the asked replica, or are by the
     /// home.
     engine: Option<Engine>,
+    metrics: RequestMetrics,
 }
 
 impl CallLayer {
@@ -63,7 +65,14 @@ impl CallLayer {
             check: AccessCheck::open(),
             listings: ListingTurns::new(limits.listings_max),
             engine: None,
+            metrics: RequestMetrics::default(),
         }
+    }
+
+    /// Calls count in these metrics.
+    #[must_use]
+    pub fn with_metrics(self, metrics: RequestMetrics) -> Self {
+        CallLayer { metrics, ..self }
     }
 
     /// For clients of this engine: overload is refused before a message is read.
@@ -81,7 +90,13 @@ impl CallLayer {
             _ => return None,
         };
         let again_after = self.engine.as_ref()?.is_overloaded(begins)?;
-        Some(status::overloaded(again_after).into_http())
+        Some(self.counted(path, status::overloaded(again_after)))
+    }
+
+    /// The refusal of a call, counted.
+    fn counted(&self, path: &str, refused: Status) -> Response<Body> {
+        self.metrics.refused(path, &refused, Duration::ZERO);
+        refused.into_http()
     }
 
     /// Only for known callers.
@@ -133,7 +148,8 @@ where
         match self.layer.check.login(path, request.headers(), caller) {
             Ok(login) => drop(request.extensions_mut().insert(login)),
             Err(refused) => {
-                return Box::pin(refuse(request, account.cloned(), refused.into_http()));
+                let refused = self.layer.counted(path, refused);
+                return Box::pin(refuse(request, account.cloned(), refused));
             }
         }
         if let Some(overloaded) = self.layer.overloaded(request.uri().path()) {
@@ -151,6 +167,8 @@ where
             true => Arrival::Each(self.layer.call_max),
         };
         let answers = AnswerKind::of(path);
+        let (path, begun) = (path.to_owned(), Instant::now());
+        let metrics = self.layer.metrics.clone();
         let (body_of, stopping) = (open.clone(), self.layer.stopping.clone());
         let mut request = request.map(|body| {
             let body = ReceivedBody::new(body, body_of, arrival, message_bytes_max, stopping);
@@ -164,12 +182,20 @@ where
             request.extensions_mut().insert(turns);
         }
         let answered = async move {
+            let _counted = metrics.begun();
+            let count = |answer: &Response<Body>| {
+                metrics.answered(&path, answer.headers(), begun.elapsed());
+            };
             let _turn = match &open {
                 // A listing has a turn of its own.
                 Some(open) if answers.form == AnswerForm::Read && !answers.is_listing => {
                     match timeout_at(answer_by, open.account().read_turn(answers.has_lock)).await {
                         Ok(turn) => turn,
-                        Err(_elapsed) => return Ok(status::message_late().into_http()),
+                        Err(_elapsed) => {
+                            let late = status::message_late().into_http();
+                            count(&late);
+                            return Ok(late);
+                        }
                     }
                 }
                 Some(_) | None => None,
@@ -193,6 +219,7 @@ where
             };
             let code = code_of(response.headers()).unwrap_or(Code::Ok);
             tracing::debug!(?code, "answered");
+            count(&response);
             let Some(open) = open else {
                 return Ok(response);
             };

@@ -22,6 +22,7 @@ mod listing_turns;
 pub mod lock_admin;
 pub mod lock_service;
 pub mod locks;
+pub mod metrics;
 pub mod page;
 pub mod parse;
 mod part_limit;

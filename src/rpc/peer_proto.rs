@@ -3,3 +3,6 @@
 #![allow(missing_docs, clippy::all, clippy::pedantic)]
 
 tonic::include_proto!("fermata.internal.v1");
+
+/// The descriptors of it.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/peer.binpb"));

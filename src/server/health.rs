@@ -1,8 +1,10 @@
 //! grpc.health.v1: readiness follows the engine; liveness says that the process answers.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::sleep;
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
@@ -17,15 +19,42 @@ const READY: [&str; 3] = ["", "fermata.v1.LockService", "fermata.v1.LockAdmin"];
 const LIVENESS: &str = "liveness";
 
 /// The health service of one server.
-pub(super) struct Health(HealthReporter);
+pub(super) struct Health {
+    reporter: HealthReporter,
+    readiness: Readiness,
+}
+
+/// Whether a server serves calls, or why it does not. Clones follow the same server.
+#[derive(Clone, Debug)]
+pub struct Readiness(Arc<Mutex<Result<(), String>>>);
+
+impl Default for Readiness {
+    fn default() -> Readiness {
+        Readiness(Arc::new(Mutex::new(Err("starting".to_owned()))))
+    }
+}
+
+impl Readiness {
+    /// The readiness now.
+    pub fn now(&self) -> Result<(), String> {
+        self.0.lock().clone()
+    }
+
+    fn set(&self, ready: Result<(), String>) {
+        *self.0.lock() = ready;
+    }
+}
 
 impl Health {
     /// Not ready until [`Health::follow`] is polled.
-    pub(super) async fn new() -> Health {
-        let health = Health(HealthReporter::new());
-        health.not_serving().await;
+    pub(super) async fn new(readiness: Readiness) -> Health {
+        let health = Health {
+            reporter: HealthReporter::new(),
+            readiness,
+        };
+        health.set(ServingStatus::NotServing).await;
         health
-            .0
+            .reporter
             .set_service_status(LIVENESS, ServingStatus::Serving)
             .await;
         health
@@ -33,7 +62,7 @@ impl Health {
 
     /// The service to serve.
     pub(super) fn service(&self) -> HealthServer<HealthService> {
-        HealthServer::new(HealthService::from_health_reporter(self.0.clone()))
+        HealthServer::new(HealthService::from_health_reporter(self.reporter.clone()))
     }
 
     /// Looks at the readiness of an engine at this interval, for as long as it is polled.
@@ -44,6 +73,8 @@ impl Health {
             // Only changes are set: each wakes all watchers.
             if answered != Some(ready.is_ok()) {
                 answered = Some(ready.is_ok());
+                self.readiness
+                    .set(ready.as_ref().map(|_| ()).map_err(ToString::to_string));
                 match ready {
                     Ok(()) => {
                         tracing::info!("ready");
@@ -51,7 +82,7 @@ impl Health {
                     }
                     Err(why) => {
                         tracing::warn!(%why, "not ready");
-                        self.not_serving().await;
+                        self.set(ServingStatus::NotServing).await;
                     }
                 }
             }
@@ -59,14 +90,15 @@ impl Health {
         }
     }
 
-    /// Not ready.
-    pub(super) async fn not_serving(&self) {
+    /// Not ready from now on: the server stops.
+    pub(super) async fn stopping(&self) {
+        self.readiness.set(Err("stopping".to_owned()));
         self.set(ServingStatus::NotServing).await;
     }
 
     /// Ends the streams of all watchers after the last status: they would delay the stop.
     pub(super) async fn end_watches(&self) {
-        let mut reporter = self.0.clone();
+        let mut reporter = self.reporter.clone();
         for service in READY.into_iter().chain([LIVENESS]) {
             reporter.clear_service_status(service).await;
         }
@@ -74,7 +106,7 @@ impl Health {
 
     async fn set(&self, status: ServingStatus) {
         for service in READY {
-            self.0.set_service_status(service, status).await;
+            self.reporter.set_service_status(service, status).await;
         }
     }
 }

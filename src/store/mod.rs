@@ -9,6 +9,7 @@ mod diff;
 pub mod embedded;
 mod ends;
 mod floor;
+pub mod metrics;
 #[cfg(test)]
 mod tests;
 
@@ -205,7 +206,7 @@ pub struct Listed {
     pub state: KeyState,
 }
 
-/// Statements that were sent, also those that failed.
+/// Statements that were sent, failed ones included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreCounts {
     /// Reads.

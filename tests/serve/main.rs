@@ -25,6 +25,7 @@ mod history;
 mod leaderless;
 mod liveness;
 mod memory;
+mod metrics;
 mod neighbours;
 mod process;
 mod readme;

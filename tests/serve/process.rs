@@ -24,12 +24,14 @@ impl Drop for Ends {
 pub struct Serve {
     child: Ends,
     pub port: u16,
+    /// Of its metrics; 0 without `HTTP__LISTEN`.
+    pub http_port: u16,
     pub data: TempDir,
     /// Variables of its environment.
     settings: Vec<(String, String)>,
 }
 
-fn spawn(data: &Path, port: u16, settings: &[(String, String)]) -> (Child, u16) {
+fn spawn(data: &Path, port: u16, settings: &[(String, String)]) -> (Child, u16, u16) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_fermata"))
         .arg("serve")
         .args(["--listen", &format!("127.0.0.1:{port}")])
@@ -40,14 +42,24 @@ fn spawn(data: &Path, port: u16, settings: &[(String, String)]) -> (Child, u16) 
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut line = String::new();
-    let stdout = child.stdout.take().unwrap();
-    BufReader::new(stdout).read_line(&mut line).unwrap();
-    let Some(port) = line.trim().strip_prefix("listening on 127.0.0.1:") else {
-        panic!("the first line of serve is {line:?}");
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut listening = |of: &str| -> u16 {
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        let at = line.trim().strip_prefix("listening on 127.0.0.1:");
+        let port = at.and_then(|at| at.strip_suffix(of)?.parse().ok());
+        port.unwrap_or_else(|| panic!("a line of serve is {line:?}"))
     };
-    let port = port.parse().unwrap();
-    (child, port)
+    let port = listening("");
+    let has_http = settings
+        .iter()
+        .any(|(name, _)| name.ends_with("HTTP__LISTEN"));
+    let http_port = if has_http {
+        listening(" for metrics and probes")
+    } else {
+        0
+    };
+    (child, port, http_port)
 }
 
 impl Serve {
@@ -62,10 +74,11 @@ impl Serve {
         let variable =
             |(name, value): &(&str, T)| (format!("FERMATA_CFG_{name}"), value.to_string());
         let settings: Vec<_> = settings.map(variable).collect();
-        let (child, port) = spawn(data.path(), 0, &settings);
+        let (child, port, http_port) = spawn(data.path(), 0, &settings);
         Serve {
             child: Ends(child),
             port,
+            http_port,
             data,
             settings,
         }
@@ -75,8 +88,9 @@ impl Serve {
     pub fn kill_and_restart(&mut self) {
         self.child.0.kill().unwrap();
         self.child.0.wait().unwrap();
-        let (child, port) = spawn(self.data.path(), self.port, &self.settings);
+        let (child, port, http_port) = spawn(self.data.path(), self.port, &self.settings);
         assert_eq!(port, self.port);
+        self.http_port = http_port;
         self.child = Ends(child);
     }
 

@@ -16,7 +16,7 @@ mod window;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
@@ -28,8 +28,7 @@ use self::hedged::hedged;
 use self::preferred::Preferred;
 use self::reach::Greeted;
 use self::scylla::Scylla;
-use self::usage::Counted;
-pub use self::usage::{Sent, Use};
+pub use self::usage::{Observer, StatementKind, Use};
 pub use self::window::Order;
 use self::window::Window;
 use crate::fault::{ConnectFault, Fault};
@@ -84,7 +83,7 @@ pub struct Driver {
     backend: Arc<dyn Backend>,
     majority: Majority,
     request_timeout: Duration,
-    counted: Counted,
+    observer: Arc<dyn Observer>,
     failure_detector: Arc<FailureDetector>,
     /// Room for transactions in flight. Hedged ones come in floods, and so do the reads that settle them. The others wait behind
     /// neither.
@@ -134,7 +133,7 @@ impl Driver {
             backend,
             majority: options.majority,
             request_timeout: options.request_timeout,
-            counted: Counted::default(),
+            observer: Arc::new(()),
             failure_detector,
             hedged_transactions: window(),
             settling_reads: window(),
@@ -149,9 +148,24 @@ impl Driver {
         ranges_between(self.backend.ring().into_iter())
     }
 
-    /// The statements that were executed so far.
-    pub fn counts(&self) -> Sent {
-        self.counted.so_far()
+    /// Its statements are observed by this from now on.
+    #[must_use]
+    pub fn observed_by(self, observer: Arc<dyn Observer>) -> Driver {
+        Driver { observer, ..self }
+    }
+
+    /// Executes a statement of this use, and tells the observer.
+    async fn observed<T>(
+        &self,
+        usage: Use,
+        executed: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        let (kind, sent) = (usage.kind(), Instant::now());
+        self.observer.sent(kind);
+        let answer = executed.await;
+        let fault = answer.as_ref().err();
+        self.observer.ended(kind, sent.elapsed(), fault);
+        answer
     }
 
     /// Whether there is a connection to any node.
@@ -199,15 +213,13 @@ impl Driver {
             | Use::Write
             | Use::ReadFrom(_)
             | Use::WriteTo(_) => {
-                self.counted.one(statement.usage);
-                return statement.prepared.execute(values).await;
+                let executed = statement.prepared.execute(values);
+                return self.observed(statement.usage, executed).await;
             }
         };
         let was_hedged = AtomicBool::new(false);
-        let transaction = Box::pin(async {
-            self.counted.one(statement.usage);
-            self.coordinated(statement, values, &was_hedged).await
-        });
+        let executed = self.coordinated(statement, values, &was_hedged);
+        let transaction = Box::pin(self.observed(statement.usage, executed));
         let was_slow = || was_hedged.load(Ordering::Relaxed);
         window.one(order, transaction, was_slow).await
     }
@@ -220,10 +232,9 @@ impl Driver {
         page_rows: i32,
         from: Option<NextPage>,
     ) -> Result<(Vec<Row>, Option<NextPage>), Fault> {
-        self.counted.one(statement.usage);
         let from = from.map(|next| next.0);
-        let page = statement.prepared.page(values, page_rows, from).await;
-        let (rows, next) = page?;
+        let page = statement.prepared.page(values, page_rows, from);
+        let (rows, next) = self.observed(statement.usage, page).await?;
         Ok((rows, next.map(NextPage)))
     }
 

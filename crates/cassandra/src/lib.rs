@@ -10,7 +10,7 @@ mod options;
 mod row_table;
 mod value;
 
-pub use driver::{Driver, NextPage, Order, Sent, Statement, TokenRange, Use};
+pub use driver::{Driver, NextPage, Observer, Order, Statement, StatementKind, TokenRange, Use};
 pub use fault::{ConnectFault, Fault};
 pub use options::{
     CassandraOptions, CassandraTls, ClientCertificate, Credentials, DriverKind, Keyspace,

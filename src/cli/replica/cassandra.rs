@@ -14,6 +14,7 @@ use crate::store::Store;
 use crate::store::cassandra::health::{Finding, Weight};
 use crate::store::cassandra::schema::Schema;
 use crate::store::cassandra::{CassandraError, CassandraOptions, CassandraStore};
+use crate::store::metrics::StoreMetrics;
 
 /// The pause between two tries to start.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
@@ -70,10 +71,14 @@ impl Starting {
         &self,
         engine: &Engine,
         leaderless: &LeaderlessTables,
+        metrics: &StoreMetrics,
         engine_options: impl Fn(Store) -> EngineOptions,
     ) {
         let log_throttle = LogThrottle::default();
-        while let Err(why) = self.once(engine, leaderless, &engine_options).await {
+        while let Err(why) = self
+            .once(engine, leaderless, metrics, &engine_options)
+            .await
+        {
             if let Some(times) = log_throttle.met(SystemClock.boot(), &why) {
                 tracing::warn!(
                     contact_points = self.options.contact_points.join(","),
@@ -91,9 +96,10 @@ impl Starting {
         &self,
         engine: &Engine,
         leaderless: &LeaderlessTables,
+        metrics: &StoreMetrics,
         engine_options: &impl Fn(Store) -> EngineOptions,
     ) -> Result<(), String> {
-        let opened = CassandraStore::open(self.options.clone()).await;
+        let opened = CassandraStore::open_counted(self.options.clone(), metrics.clone()).await;
         let store = opened.map_err(|error| match error {
             CassandraError::NoSchema { .. } => {
                 format!("{error} ({} --replication DATACENTER=3)", self.apply)

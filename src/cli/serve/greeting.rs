@@ -10,16 +10,13 @@ const CLIENT_DEFAULT: &str = "127.0.0.1:7450";
 /// The start of the address of a Unix socket.
 const SOCKET: &str = "unix:";
 
-/// Prints the addresses for clients and other replicas.
-pub fn listening(addresses: &[String], sockets: &[String], peer_addresses: &[String]) {
-    let clients = addresses
-        .iter()
-        .chain(sockets)
-        .map(|at| format!("listening on {at}\n"));
-    let replicas = peer_addresses
-        .iter()
-        .map(|at| format!("listening on {at} for other replicas\n"));
-    say(&clients.chain(replicas).collect::<String>());
+/// Prints addresses, each list with what follows in its lines.
+pub fn listening(all: &[(&[String], &str)]) {
+    let lines = all.iter().flat_map(|(addresses, of)| {
+        let lines = addresses.iter();
+        lines.map(move |at| format!("listening on {at}{of}\n"))
+    });
+    say(&lines.collect::<String>());
 }
 
 /// Prints the store and the replica; for an open service also two commands to try, at the first address.

@@ -22,6 +22,7 @@ use crate::engine::{Engine, NoPeers};
 use crate::protocol::LeaderlessTables;
 use crate::server::{self, ClientTls, PeerClient, PeerSecret, PeerTls, Protection, ServerListener};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use crate::store::metrics::StoreMetrics;
 
 /// The configuration is not valid.
 pub fn misconfigured(error: impl Display) -> Failure {
@@ -50,6 +51,8 @@ pub struct Net {
     pub sockets: Vec<String>,
     pub peer_listeners: Vec<TcpListener>,
     pub peer_addresses: Vec<String>,
+    pub http_listeners: Vec<TcpListener>,
+    pub http_addresses: Vec<String>,
 }
 
 impl Net {
@@ -67,12 +70,15 @@ impl Net {
             }
         }
         let (peer_listeners, peer_addresses) = listen(config.peers.listen.as_ref()).await?;
+        let (http_listeners, http_addresses) = listen(config.http.listen.as_ref()).await?;
         Ok(Net {
             listeners,
             addresses,
             sockets,
             peer_listeners,
             peer_addresses,
+            http_listeners,
+            http_addresses,
         })
     }
 }
@@ -175,8 +181,8 @@ impl Prepared {
             StoreKind::Embedded => {
                 let directory = config.data_dir().map_err(misconfigured)?;
                 let options = EmbeddedOptions {
-                    directory: directory.clone(),
                     cache_bytes: config.store.embedded.cache_bytes(),
+                    ..EmbeddedOptions::new(directory.clone())
                 };
                 Prepared::Embedded(options, directory)
             }
@@ -205,7 +211,12 @@ impl Prepared {
     }
 
     /// Starts the parts that the server needs.
-    pub async fn start(self, config: Config, net: &Net) -> Result<Started, Failure> {
+    pub async fn start(
+        self,
+        config: Config,
+        net: &Net,
+        metrics: StoreMetrics,
+    ) -> Result<Started, Failure> {
         let at: Vec<String> = net.addresses.iter().chain(&net.sockets).cloned().collect();
         let is_open = config.tls.protection(&config.auth) == Protection::NONE;
         let leaderless = LeaderlessTables::new(
@@ -217,6 +228,7 @@ impl Prepared {
         let mut made = made(config, net);
         match self {
             Prepared::Embedded(options, directory) => {
+                let options = EmbeddedOptions { metrics, ..options };
                 // After a crash this reads the whole file.
                 let store = spawn_blocking(|| EmbeddedStore::open(options)).await;
                 let store = Arc::new(store.map_err(failed)?.map_err(no_store)?);
@@ -257,7 +269,7 @@ impl Prepared {
                     peers: client,
                     later: Box::pin(async move {
                         starting
-                            .run(&begun, &later, |store| made.options(store))
+                            .run(&begun, &later, &metrics, |store| made.options(store))
                             .await;
                         let location = starting.location();
                         greeting::serving(&location, begun.replica(), &at, is_open);

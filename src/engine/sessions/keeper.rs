@@ -48,10 +48,15 @@ pub(in super::super) async fn close(
         return Err(EngineError::changing_keeper());
     }
     match end(&sessions, session).await {
-        Closed::Done => Ok(ClosedByClient::Here {
-            had_ended: renewed.is_err(),
-            elsewhere: sessions.announce_ended(session),
-        }),
+        Closed::Done => {
+            if renewed.is_ok() {
+                sessions.metrics.closed_sessions.inc();
+            }
+            Ok(ClosedByClient::Here {
+                had_ended: renewed.is_err(),
+                elsewhere: sessions.announce_ended(session),
+            })
+        }
         Closed::Stopped if sessions.local.is_stopping() => Err(EngineError::Stopping),
         Closed::Stopped => Err(EngineError::ending()),
         Closed::Moved => Err(EngineError::changing_keeper()),
@@ -61,6 +66,7 @@ pub(in super::super) async fn close(
 /// Ends a session whose alarm fired; if it `was_open`, it expired.
 pub(in super::super) fn expired(sessions: &Arc<Sessions>, session: SessionId, was_open: bool) {
     if was_open {
+        sessions.metrics.expired_sessions.inc();
         tracing::info!(%session, "a session expired");
     }
     let sessions = Arc::clone(sessions);

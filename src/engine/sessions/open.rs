@@ -57,6 +57,7 @@ pub(in super::super) async fn open(
         if !table.keep(&found, sessions.time.now(), reserved) {
             return Err(EngineError::changing_keeper());
         }
+        sessions.metrics.opened_sessions.inc();
     } else {
         drop(reserved.take());
         if !found.open {

@@ -7,6 +7,7 @@ use super::asks::KeeperAsks;
 use super::closed_rows::ClosedRows;
 use super::table::{Attached, NoRoom, SessionTable};
 use crate::engine::local::Local;
+use crate::engine::metrics::EngineMetrics;
 use crate::engine::peers::Peers;
 use crate::engine::time::Time;
 use crate::key::machine::Event;
@@ -40,6 +41,7 @@ pub(in crate::engine) struct Sessions {
     pub(super) keys: Weak<dyn AttachedKeys>,
     /// Throttles the log of failed closes.
     pub(super) not_closed: LogThrottle,
+    pub(super) metrics: Arc<EngineMetrics>,
 }
 
 impl Sessions {
@@ -50,6 +52,7 @@ impl Sessions {
         peers: Arc<dyn Peers>,
         keys: Weak<dyn AttachedKeys>,
         limits: &Limits,
+        metrics: Arc<EngineMetrics>,
     ) -> Self {
         Sessions {
             local,
@@ -63,6 +66,7 @@ impl Sessions {
             peers,
             keys,
             not_closed: LogThrottle::default(),
+            metrics,
         }
     }
 

@@ -138,7 +138,7 @@ fn one_that_anything_waits_for_is_not_packed() {
         |slot| slot.silence = Silence::Due,
         |slot| slot.silence = Silence::Until(seconds(200)),
         |slot| slot.alarm = Some((now(), 1)),
-        |slot| slot.waiters = 1,
+        |slot| slot.noted.waiters = 1,
         |slot| {
             slot.lost_sessions.insert(Seq(9), SESSION);
         },

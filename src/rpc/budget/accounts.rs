@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
@@ -24,6 +25,8 @@ struct AllAccounts {
     total: Arc<Total>,
     open: Mutex<Open>,
     cut_off: LogThrottle,
+    cut_count: Counter,
+    refused: Counter,
 }
 
 /// Connections that were not cut off.
@@ -63,6 +66,8 @@ impl Accounts {
             total: Arc::new(Total::new(limits)),
             open: Mutex::default(),
             cut_off: LogThrottle::default(),
+            cut_count: Counter::default(),
+            refused: Counter::default(),
         }))
     }
 
@@ -74,12 +79,30 @@ impl Accounts {
         }
     }
 
+    /// Their limits.
+    pub(super) fn limits(&self) -> &AccountLimits {
+        &self.0.total.limits
+    }
+
+    /// How many were refused.
+    pub(super) fn refused(&self) -> &Counter {
+        &self.0.refused
+    }
+
+    /// How many were cut off.
+    pub(super) fn cut_off(&self) -> &Counter {
+        &self.0.cut_count
+    }
+
     /// One more connection; `None` if there are as many as there may be, or the address uses its share.
     pub fn admit(&self, who: ShareOf) -> Option<Connection> {
         let limits = &self.0.total.limits;
         let mut open = self.0.open.lock();
         let have = open.shares.get(&who).map_or(0, |one| one.connections);
-        shares::admit(open.accounts.len(), have, limits.connections_max).ok()?;
+        if shares::admit(open.accounts.len(), have, limits.connections_max).is_err() {
+            self.0.refused.inc();
+            return None;
+        }
         open.opened += 1;
         let number = open.opened;
         let share = open.shares.entry(who).or_insert_with(|| OneShare {
@@ -131,6 +154,7 @@ impl AllAccounts {
             return;
         };
         account.cut();
+        self.cut_count.inc();
         let (who, bytes) = (account.who(), account.held());
         if let Some(times) = self.cut_off.met(SystemClock.boot(), why) {
             tracing::warn!(?who, bytes, times, why, "a connection was cut off");

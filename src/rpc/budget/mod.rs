@@ -7,6 +7,7 @@
 mod account;
 mod accounts;
 mod answer;
+mod metrics;
 mod received_body;
 mod total;
 

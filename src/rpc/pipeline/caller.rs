@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use tonic::{Code, Status};
 use tracing::Instrument as _;
 
+use crate::rpc::call_layer::LOCK_SERVICE;
 use crate::rpc::calls::{
     CallContext, CloseSession, CreateLockRef, CriticalDelete, CriticalGet, CriticalPut,
     OpenSession, ReleaseLock, RenewSession, Served, UnaryCall,
@@ -48,14 +49,33 @@ impl Caller {
             ..self.context.clone()
         };
         let call = call.call.ok_or(missing)?;
-        let span = call_layer::span("fermata.v1.LockService", method(&call));
+        let method = method(&call);
+        let span = call_layer::span("fermata.v1.LockService", method);
         let served = async {
+            let _counted = self.router.metrics().begun();
             let served = self.make(call, &context).await;
             let code = served.as_ref().map_or_else(Status::code, |_| Code::Ok);
             tracing::debug!(?code, "answered");
+            self.count(method, served.as_ref().err(), received);
             served
         };
         served.instrument(span).await
+    }
+
+    /// Counts a call that was refused before it began.
+    pub fn count_refused(&self, call: &PipelineCall, refused: &Status, received: Instant) {
+        if let Some(call) = &call.call {
+            self.count(method(call), Some(refused), received);
+        }
+    }
+
+    fn count(&self, method: &str, failed: Option<&Status>, received: Instant) {
+        let path = format!("{LOCK_SERVICE}{method}");
+        let (metrics, took) = (self.router.metrics(), received.elapsed());
+        match failed {
+            Some(status) => metrics.refused(&path, status, took),
+            None => metrics.succeeded(&path, took),
+        }
     }
 
     async fn make(&self, call: Call, context: &CallContext) -> Result<Served<Outcome>, Status> {

@@ -433,6 +433,7 @@ impl Pipe {
             () => overloaded.map(status::overloaded),
         };
         if let Some(refused) = refused {
+            self.caller.count_refused(&call, &refused, received);
             return self.answered(self.caller.answer(call.call_id, Err(refused)));
         }
         self.asked_bytes += bytes;

@@ -19,6 +19,7 @@ use crate::rpc::access_check::AccessCheck;
 use crate::rpc::budget::ConnectionInfo;
 use crate::rpc::calls::{AcquireLock, CallContext, Served, Target, UnaryCall};
 use crate::rpc::deadline::{Deadline, by, by_or, within};
+use crate::rpc::metrics::RequestMetrics;
 use crate::rpc::peer::{ForwardOutcome, PeerClient};
 use crate::rpc::peer_proto::ForwardWatchResponse;
 
@@ -35,6 +36,7 @@ pub struct Router {
     homes: Arc<Homes>,
     check: AccessCheck,
     leaderless: LeaderlessTables,
+    metrics: RequestMetrics,
 }
 
 impl Router {
@@ -48,6 +50,7 @@ impl Router {
             homes: Arc::new(Homes::default()),
             check: AccessCheck::open(),
             leaderless: LeaderlessTables::default(),
+            metrics: RequestMetrics::default(),
         }
     }
 
@@ -61,6 +64,17 @@ impl Router {
     #[must_use]
     pub fn with_leaderless(self, leaderless: LeaderlessTables) -> Router {
         Router { leaderless, ..self }
+    }
+
+    /// Calls of a Pipeline count in these metrics.
+    #[must_use]
+    pub fn with_metrics(self, metrics: RequestMetrics) -> Router {
+        Router { metrics, ..self }
+    }
+
+    /// The metrics of calls.
+    pub fn metrics(&self) -> &RequestMetrics {
+        &self.metrics
     }
 
     /// The tables without homes.

@@ -48,7 +48,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata_cassandra::{ColumnError, Driver, Fault, NextPage, Order, Row, Statement, Value};
+use fermata_cassandra::{
+    ColumnError, Driver, Fault, NextPage, Observer, Order, Row, Statement, StatementKind, Value,
+};
 use futures_util::StreamExt as _;
 use parking_lot::Mutex;
 
@@ -65,6 +67,7 @@ use self::in_doubt::InDoubtSwaps;
 use self::rows::{Asks, Rows};
 use self::schema::Schema;
 use self::statements::{Cql, Shape};
+use super::metrics::{DataOf, Failure, Operation, StoreMetrics};
 use super::{CellStore, Store, StoreCounts, StoreError, StoreHealth, Swap};
 use crate::lock::{KeyId, TableName};
 use crate::log_throttle::LogThrottle;
@@ -96,6 +99,7 @@ pub struct CassandraStore {
     driver: Driver,
     /// What replicas share has connections of its own: no heartbeat waits behind values (H2).
     cluster: Driver,
+    metrics: StoreMetrics,
     keyspace: Keyspace,
     majority: Majority,
     datacenter: Option<String>,
@@ -115,6 +119,14 @@ const AT_ONCE: usize = 16;
 impl CassandraStore {
     /// Connects, and sees that the schema is the one that this program works with.
     pub async fn open(options: CassandraOptions) -> Result<CassandraStore, CassandraError> {
+        CassandraStore::open_counted(options, StoreMetrics::default()).await
+    }
+
+    /// The same, with its statements counted there.
+    pub async fn open_counted(
+        options: CassandraOptions,
+        metrics: StoreMetrics,
+    ) -> Result<CassandraStore, CassandraError> {
         let few = CassandraOptions {
             connections_per_node: NonZeroUsize::MIN,
             // What replicas share is little, and waits for nothing.
@@ -126,9 +138,16 @@ impl CassandraStore {
         let (driver, cluster) =
             tokio::try_join!(Driver::connect_soon(&options), Driver::connect_soon(&few))?;
         let keyspace = options.keyspace.clone();
+        let counted = |data| {
+            Arc::new(CountedStatements {
+                data,
+                metrics: metrics.clone(),
+            })
+        };
         let store = CassandraStore {
-            driver,
-            cluster,
+            driver: driver.observed_by(counted(DataOf::Locks)),
+            cluster: cluster.observed_by(counted(DataOf::Replicas)),
+            metrics,
             keyspace: options.keyspace,
             majority: options.majority,
             datacenter: options.datacenter,
@@ -280,11 +299,36 @@ impl StoreHealth for CassandraStore {
     }
 
     fn counts(&self) -> StoreCounts {
-        let (sent, cluster) = (self.driver.counts(), self.cluster.counts());
-        StoreCounts {
-            reads: sent.reads + cluster.reads,
-            writes: sent.writes + cluster.writes,
-            transactions: sent.transactions + cluster.transactions,
-        }
+        self.metrics.counts()
+    }
+}
+
+/// Counts the statements of one driver.
+#[derive(Debug)]
+struct CountedStatements {
+    data: DataOf,
+    metrics: StoreMetrics,
+}
+
+fn operation(kind: StatementKind) -> Operation {
+    match kind {
+        StatementKind::Read => Operation::Read,
+        StatementKind::Write => Operation::Write,
+        StatementKind::Transaction => Operation::Transaction,
+    }
+}
+
+impl Observer for CountedStatements {
+    fn sent(&self, kind: StatementKind) {
+        self.metrics.sent(self.data, operation(kind));
+    }
+
+    fn ended(&self, kind: StatementKind, took: Duration, fault: Option<&Fault>) {
+        let failure = fault.map(|fault| match fault.is_unknown() {
+            true => Failure::Unknown,
+            false => Failure::NotStarted,
+        });
+        self.metrics
+            .ended(self.data, operation(kind), took, failure);
     }
 }

@@ -8,6 +8,7 @@ use redb::{Database, ReadTransaction, ReadableDatabase};
 use super::fault::Fault;
 use super::isolate::isolated;
 use crate::store::StoreError;
+use crate::store::metrics::StoreMetrics;
 
 /// Readers hold the lock of `database` as long as they read, the writer as long as it commits, and
 /// neither across an await. Only the writer's thread puts a database in or takes it out.
@@ -18,14 +19,16 @@ pub(super) struct Gate {
     closed: Mutex<Option<String>>,
     /// How many transactions were committed since the store was opened.
     commits: AtomicU64,
+    pub(super) metrics: StoreMetrics,
 }
 
 impl Gate {
-    pub(super) fn open(database: Database) -> Gate {
+    pub(super) fn open(database: Database, metrics: StoreMetrics) -> Gate {
         Gate {
             database: RwLock::new(Some(database)),
             closed: Mutex::new(None),
             commits: AtomicU64::new(0),
+            metrics,
         }
     }
 

@@ -45,6 +45,7 @@ use self::file::{Medium, Opened};
 use self::gate::Gate;
 pub use self::open_error::EmbeddedOpenError;
 use self::writer::{JOBS_MAX, Message, Writer};
+use super::metrics::StoreMetrics;
 use super::{CellStore, Store, StoreError};
 
 /// The pause between two checks that the data directory is still there.
@@ -57,6 +58,8 @@ pub struct EmbeddedOptions {
     pub directory: PathBuf,
     /// How much of the file to keep in memory, in bytes.
     pub cache_bytes: usize,
+    /// Counts its commits.
+    pub metrics: StoreMetrics,
 }
 
 impl EmbeddedOptions {
@@ -68,6 +71,7 @@ impl EmbeddedOptions {
         EmbeddedOptions {
             directory: directory.into(),
             cache_bytes: Self::CACHE_BYTES_DEFAULT,
+            metrics: StoreMetrics::default(),
         }
     }
 }
@@ -114,10 +118,14 @@ impl EmbeddedStore {
             #[cfg(test)]
             disk: None,
         };
-        EmbeddedStore::open_on(&options.directory, medium)
+        EmbeddedStore::open_on(&options.directory, medium, options.metrics)
     }
 
-    fn open_on(directory: &Path, medium: Medium) -> Result<EmbeddedStore, EmbeddedOpenError> {
+    fn open_on(
+        directory: &Path,
+        medium: Medium,
+        metrics: StoreMetrics,
+    ) -> Result<EmbeddedStore, EmbeddedOpenError> {
         let directory = Directory::claim(directory)?;
         let path = directory.locks_file();
         if !directory.has_store()? {
@@ -131,7 +139,7 @@ impl EmbeddedStore {
         } = medium.open(&path)?;
         let own_files = directory.own_files();
         let own_files = Arc::new(own_files.map_err(|error| EmbeddedOpenError::io(&path, error))?);
-        let gate = Arc::new(Gate::open(database));
+        let gate = Arc::new(Gate::open(database, metrics));
         let (queue, jobs) = mpsc::channel(JOBS_MAX);
         let writer = Writer {
             directory,

@@ -45,7 +45,7 @@ impl StoreHealth for EmbeddedStore {
 
     /// None: there are no statements, and nobody to send them to.
     fn counts(&self) -> StoreCounts {
-        StoreCounts::default()
+        self.gate.metrics.counts()
     }
 }
 

@@ -17,6 +17,7 @@ use super::gate::Gate;
 use super::open_error::EmbeddedOpenError;
 use super::work::{Met, Work, WorkEffect, apply};
 use crate::store::StoreError;
+use crate::store::metrics::{DataOf, Failure, Operation};
 
 /// How many jobs may wait, and how many one transaction may hold: one of so many takes a tenth of a second at worst. More callers
 /// wait to be admitted.
@@ -124,12 +125,14 @@ impl Writer {
     fn commit(&mut self, batch: &[Work], answers: Vec<oneshot::Sender<JobOutcome>>) {
         let mut effects = Vec::with_capacity(batch.len());
         let mut commit_begun = false;
+        let begun = Instant::now();
         let outcome = self.gate.write(|database| {
             let mut transaction: WriteTransaction = database.begin_write()?;
             transaction.set_durability(Durability::Immediate)?;
             apply(&transaction, batch, &mut effects)?;
             if effects.iter().any(WorkEffect::changes) {
                 commit_begun = true;
+                self.gate.metrics.sent(DataOf::Locks, Operation::Commit);
                 transaction.commit()?;
                 Ok(true)
             } else {
@@ -137,6 +140,12 @@ impl Writer {
                 Ok(false)
             }
         });
+        if commit_begun {
+            let (took, failure) = (begun.elapsed(), outcome.as_ref().err());
+            let failure = failure.map(|_| Failure::Unknown);
+            let metrics = &self.gate.metrics;
+            metrics.ended(DataOf::Locks, Operation::Commit, took, failure);
+        }
         match outcome {
             Ok(changed) => {
                 if changed {

@@ -1,9 +1,11 @@
-//! The uses of statements, which decide about their execution, and the number of statements sent.
+//! The uses of statements, which decide about their execution, and the observer of statements.
 
-use parking_lot::Mutex;
+use std::fmt::Debug;
+use std::time::Duration;
 
 use super::backend::{Execution, Level, Sending};
 use super::window::Order;
+use crate::fault::Fault;
 use crate::row_table::Quorum;
 
 /// How a statement is executed.
@@ -51,31 +53,39 @@ impl Use {
     }
 }
 
-/// Statements that were sent, failed ones included.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sent {
-    /// Reads.
-    pub reads: u64,
-    /// Plain writes.
-    pub writes: u64,
-    /// Lightweight transactions.
-    pub transactions: u64,
+/// The kind of a statement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatementKind {
+    /// A read, settling reads included.
+    Read,
+    /// A plain write.
+    Write,
+    /// A lightweight transaction.
+    Transaction,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Counted(Mutex<Sent>);
-
-impl Counted {
-    pub fn one(&self, usage: Use) {
-        let mut sent = self.0.lock();
-        match (usage.execution().sending, usage) {
-            (Sending::Read, _) | (_, Use::SerialRead | Use::SettlingRead) => sent.reads += 1,
-            (Sending::Write, _) => sent.writes += 1,
-            (Sending::Once, _) => sent.transactions += 1,
+impl Use {
+    pub(super) fn kind(self) -> StatementKind {
+        match (self.execution().sending, self) {
+            (Sending::Read, _) | (_, Use::SerialRead | Use::SettlingRead) => StatementKind::Read,
+            (Sending::Write, _) => StatementKind::Write,
+            (Sending::Once, _) => StatementKind::Transaction,
         }
     }
+}
 
-    pub fn so_far(&self) -> Sent {
-        *self.0.lock()
-    }
+/// Observes the statements of a driver.
+pub trait Observer: Debug + Send + Sync {
+    /// A statement is being sent.
+    fn sent(&self, kind: StatementKind);
+
+    /// A statement that took this time was answered, or failed with this fault.
+    fn ended(&self, kind: StatementKind, took: Duration, fault: Option<&Fault>);
+}
+
+/// Observes nothing.
+impl Observer for () {
+    fn sent(&self, _: StatementKind) {}
+
+    fn ended(&self, _: StatementKind, _: Duration, _: Option<&Fault>) {}
 }

@@ -28,7 +28,7 @@ fn open_on(directory: &TempDir, faults: Option<Faults>) -> EmbeddedStore {
             Arc::new(move |builder, file| builder.create_with_backend(faults.ended(file)?))
         }),
     };
-    EmbeddedStore::open_on(directory.path(), medium).unwrap()
+    EmbeddedStore::open_on(directory.path(), medium, StoreMetrics::default()).unwrap()
 }
 
 fn world() -> World {
