@@ -1,6 +1,6 @@
 //! What this project promises about itself: which room may use which, that the contract only grows, that
-//! dependencies and settings are documented, that the chart is for this service, and that nothing stands
-//! here that should not.
+//! dependencies and settings are documented, that the chart is for this service, that a release can be made, and
+//! that nothing stands here that should not.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,6 +16,7 @@ mod dependencies;
 mod documents;
 mod files;
 mod image;
+mod releases;
 mod rooms;
 mod source;
 mod words;
