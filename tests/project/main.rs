@@ -15,6 +15,8 @@ mod contract;
 mod dependencies;
 mod documents;
 mod files;
+#[path = "../support/helm.rs"]
+mod helm;
 mod image;
 mod releases;
 mod rooms;

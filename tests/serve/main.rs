@@ -12,6 +12,7 @@ mod audit;
 mod calls;
 #[path = "../support/certificates.rs"]
 mod certificates;
+mod chart;
 mod commands;
 mod counter;
 #[allow(dead_code, reason = "the tests of replicas use more of it")]
@@ -20,6 +21,8 @@ mod counters;
 #[allow(dead_code, reason = "the tests of the contract use more of it")]
 #[path = "../rpc/frames.rs"]
 mod frames;
+#[path = "../support/helm.rs"]
+mod helm;
 #[path = "../support/history/mod.rs"]
 mod history;
 mod leaderless;
