@@ -17,7 +17,8 @@
 //! | [`server`] | connections, health, reflection, the orderly end | `rpc`, `engine`, `access` |
 //! | [`monitor`] | HTTP for operators: metrics, liveness, readiness | `server` |
 //! | [`clock`], [`log_throttle`], [`process`] | time and ids as traits; throttled log lines of lasting faults; memory and files of this process | nothing of ours |
-//! | [`limits`], [`config`], [`telemetry`] | every limit; all settings; logging | |
+//! | [`trace`] | the spans of traces, and their context from call to call | nothing of ours |
+//! | [`limits`], [`config`], [`telemetry`] | every limit; all settings; logs, and the export of traces | |
 //! | [`cli`] | the commands; puts the parts together | all of them |
 //! | `fuzz` | the promises of the parsers; for tests and fuzzing only | all of them |
 
@@ -48,6 +49,7 @@ pub mod server;
 pub mod session;
 pub mod store;
 pub mod telemetry;
+pub mod trace;
 
 /// Compiles what the README shows.
 #[cfg(doctest)]

@@ -1,15 +1,21 @@
-//! Logging: the form of `tracing` events and spans, and the filter.
+//! Telemetry: the form and the filter of the log, and the export of traces.
 //!
 //! Logs go to stderr. Lines that stderr does not accept are dropped. Stdout is for the answers of commands. An event holds no value,
 //! and no secret of a holder.
+
+mod traces;
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+use tracing_subscriber::{Layer as _, fmt};
+
+pub use traces::Traces;
 
 use crate::config::{LogConfig, LogFormat};
 
@@ -40,28 +46,22 @@ impl LogFilter {
     }
 }
 
-/// Sets logging up for this process, once.
-pub fn init(config: &LogConfig) -> Result<LogFilter, TelemetryError> {
+/// Sets logging up for this process, once, and the export of traces.
+pub fn init(config: &LogConfig, traces: Option<&Traces>) -> Result<LogFilter, TelemetryError> {
     let filter = EnvFilter::builder().parse(&config.filter)?;
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let (filter, handle) = reload::Layer::new(filter);
+    let lines = fmt::layer()
         .log_internal_errors(false)
         .with_writer(|| Stderr);
-    Ok(match config.format {
-        LogFormat::Text => {
-            let lines = lines.compact().with_ansi(wants_colour());
-            let lines = lines.with_filter_reloading();
-            let handle = lines.reload_handle();
-            lines.finish().try_init()?;
-            LogFilter(Arc::new(move |filter| handle.reload(filter)))
-        }
-        LogFormat::Json => {
-            let lines = lines.json().flatten_event(true).with_filter_reloading();
-            let handle = lines.reload_handle();
-            lines.finish().try_init()?;
-            LogFilter(Arc::new(move |filter| handle.reload(filter)))
-        }
-    })
+    let lines = match config.format {
+        LogFormat::Text => lines.compact().with_ansi(wants_colour()).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry()
+        .with(lines.with_filter(filter))
+        .with(traces.map(Traces::layer))
+        .try_init()?;
+    Ok(LogFilter(Arc::new(move |filter| handle.reload(filter))))
 }
 
 /// Stderr with a full disk, or without a reader, stops no thread that logs: its lines are dropped.

@@ -42,7 +42,7 @@ impl Made {
 
 /// The configured name, else `HOST:PORT` of its address for clients: it stays over restarts, and differs between the replicas
 /// of a host.
-fn name(config: &Config, address: &str) -> String {
+pub fn name(config: &Config, address: &str) -> String {
     let configured = &config.peers.name;
     if !configured.is_empty() {
         return configured.clone();

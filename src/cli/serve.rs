@@ -15,14 +15,16 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use super::end::end;
+use super::replica;
 use super::settings::Settings;
 use super::signals::Signals;
 use crate::clock::SystemIds;
+use crate::config::Config;
 use crate::monitor::Monitor;
 use crate::server::{Server, Stopped};
 use crate::store::embedded::EmbeddedStore;
 use crate::store::metrics::StoreMetrics;
-use crate::telemetry;
+use crate::telemetry::{self, Traces};
 use parts::{Net, Prepared, Protected};
 use reload::Watched;
 
@@ -54,7 +56,12 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
     let mut config = args.settings.clone().load()?;
     let prepared = Prepared::new(&config)?;
     let protected = Protected::new(&config)?;
-    let log_filter = telemetry::init(&config.log).map_err(parts::misconfigured)?;
+    let traces = Traces::new(
+        &config.traces,
+        &replica::name(&config, &first_address(&config)),
+    );
+    let traces = traces.map_err(parts::misconfigured)?;
+    let log_filter = telemetry::init(&config.log, traces.as_ref()).map_err(parts::misconfigured)?;
     descriptors::provide(&mut config);
     parts::warn_where_rules_are_missing(&config);
     parts::warn_where_it_is_insecure(&config);
@@ -141,7 +148,17 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         unknown = counts.unknown,
         "stopped"
     );
+    if let Some(traces) = traces {
+        // Blocks, and nothing else is left to do.
+        let _ = tokio::task::spawn_blocking(move || traces.end()).await;
+    }
     Ok(0)
+}
+
+/// The first address for clients; empty without one over TCP.
+fn first_address(config: &Config) -> String {
+    let first = config.listen.addresses().next();
+    first.map(|address| address.to_string()).unwrap_or_default()
 }
 
 /// SIGTERM and SIGINT end the service; SIGHUP reloads files.

@@ -22,6 +22,7 @@ pub use load::{Flag, Problem, Problems, Sources};
 pub use peers::{PeersConfig, PeersTlsConfig};
 pub use settings::{
     Commit, Config, ConfiguredTable, HttpConfig, LogConfig, LogFormat, NoDataDir, TableConfig,
+    TracesConfig,
 };
 pub use store::{
     CassandraConfig, Consistency, ContactPoints, DriverName, EmbeddedConfig, KeyspaceName,

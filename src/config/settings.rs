@@ -1,6 +1,7 @@
 //! All settings, their defaults, and the checks across them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -45,6 +46,8 @@ pub struct Config {
     pub http: HttpConfig,
     /// Logging.
     pub log: LogConfig,
+    /// The export of traces.
+    pub traces: TracesConfig,
     /// The commit mode of tables without their own. By default it depends on the store: [`Config::commit`].
     pub commit: Option<Commit>,
     /// The tables; `default` exists whether it is named or not.
@@ -65,6 +68,7 @@ impl Default for Config {
             limits: Limits::default(),
             http: HttpConfig::default(),
             log: LogConfig::default(),
+            traces: TracesConfig::default(),
             commit: None,
             tables: BTreeMap::from([(
                 ConfiguredTable(TableName::default_table()),
@@ -98,6 +102,25 @@ impl Default for LogConfig {
             format: LogFormat::Text,
             // The driver logs each connection at `info`. Any client can make the HTTP/2 library warn.
             filter: "info,scylla=warn,h2=error".to_owned(),
+        }
+    }
+}
+
+/// The export of traces, by OTLP over gRPC.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TracesConfig {
+    /// The collector, `http://HOST:PORT`; `None`: no traces.
+    pub endpoint: Option<String>,
+    /// Of the calls whose callers did not decide, one in this many is traced.
+    pub one_in: NonZeroU32,
+}
+
+impl Default for TracesConfig {
+    fn default() -> Self {
+        TracesConfig {
+            endpoint: None,
+            one_in: const { NonZeroU32::new(100).unwrap() },
         }
     }
 }
@@ -432,6 +455,16 @@ impl Config {
             .find(|at| matches!(at, ListenAt::Socket(_)))
         {
             wrong.push(format!("http.listen: {at} is a socket; write IP:PORT"));
+        }
+        if let Some(endpoint) = &self.traces.endpoint {
+            let uri = endpoint.parse::<http::Uri>().ok();
+            let is_plain =
+                |uri: http::Uri| uri.scheme_str() == Some("http") && uri.host().is_some();
+            if !uri.is_some_and(is_plain) {
+                wrong.push(format!(
+                    "traces.endpoint: {endpoint:?} is not http://HOST:PORT; spans go unencrypted to a collector nearby"
+                ));
+            }
         }
         if let Err(error) = EnvFilter::builder().parse(&self.log.filter) {
             wrong.push(format!("log.filter: {error}"));

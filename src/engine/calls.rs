@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument as _;
 use uuid::Uuid;
 
 use super::admission::DoneBy;
@@ -16,6 +17,7 @@ use crate::key::machine::{Answer, Call, EntryRef, LeaseSource, LeaseStatus};
 use crate::limits::Limits;
 use crate::lock::{KeyId, Liveness, LockRef, ReplicaId, SessionId, TableName, Tag};
 use crate::store::SessionRow;
+use crate::trace::TARGET;
 
 /// The engine of one replica. Cheap to clone.
 ///
@@ -277,7 +279,11 @@ impl Engine {
         let shell = &replica.shell;
         let answer = match wait.is_zero() {
             true => shell.asked(&id, call).await?,
-            false => shell.asked_to_wait(&id, call, entry, wait).await?,
+            false => {
+                let span = tracing::debug_span!(target: TARGET, "wait for grant");
+                let waited = shell.asked_to_wait(&id, call, entry, wait);
+                waited.instrument(span).await?
+            }
         };
         let held = shell.held_answer(&id, &answer);
         let (entry, status, lease) = match answer {
@@ -286,7 +292,12 @@ impl Engine {
                 value,
                 lease,
                 ..
-            } => (entry, held_status(entry, value), lease),
+            } => {
+                if let Some(grant) = entry.grant {
+                    tracing::debug!(target: TARGET, fencing_token = grant.0, "granted");
+                }
+                (entry, held_status(entry, value), lease)
+            }
             Answer::Waiting {
                 entry,
                 position,

@@ -22,7 +22,9 @@ use crate::key::machine::{
 };
 use crate::lock::{KeyId, Seq, SessionId};
 use crate::session::Observed;
+use crate::trace::TARGET;
 use fermata_guard::shares;
+use tracing::{Instrument as _, Span};
 
 /// The machines of a replica's keys, and their runtime.
 pub(super) struct KeyShell {
@@ -259,22 +261,26 @@ impl KeyShell {
         effect: Effect,
     ) -> Option<Event> {
         match effect {
-            Effect::Load { settle } => self.begin(cell, slot, move |io, id| async move {
+            Effect::Load { settle } => self.begin(cell, slot, "load", move |io, id| async move {
                 Event::Loaded(io.load(&id, settle).await)
             }),
-            Effect::Swap { old, new } => self.begin(cell, slot, move |io, id| async move {
-                Event::Swapped(io.swap(&id, &old, &new).await)
-            }),
-            Effect::ReadData { io: no } => self.begin(cell, slot, move |io, id| async move {
-                let cell = io.read(&id).await;
-                Event::DataRead { io: no, cell }
-            }),
+            Effect::Swap { old, new } => {
+                self.begin(cell, slot, "commit", move |io, id| async move {
+                    Event::Swapped(io.swap(&id, &old, &new).await)
+                })
+            }
+            Effect::ReadData { io: no } => {
+                self.begin(cell, slot, "read value", move |io, id| async move {
+                    let cell = io.read(&id).await;
+                    Event::DataRead { io: no, cell }
+                })
+            }
             Effect::WriteData {
                 io: no,
                 datum,
                 again,
             } => {
-                self.begin(cell, slot, move |io, id| async move {
+                self.begin(cell, slot, "write value", move |io, id| async move {
                     let outcome = match again {
                         true => io.write_again(&id, datum).await,
                         false => io.write_within_bounds(&id, datum).await,
@@ -302,8 +308,8 @@ impl KeyShell {
         None
     }
 
-    /// Does slow work in a task of its own.
-    fn begin<W, F>(self: &Arc<Self>, cell: &Arc<KeyCell>, slot: &Slot, work: W)
+    /// Does slow work in a task of its own; `what` names it in traces.
+    fn begin<W, F>(self: &Arc<Self>, cell: &Arc<KeyCell>, slot: &Slot, what: &'static str, work: W)
     where
         W: FnOnce(Arc<KeyIo>, Arc<KeyId>) -> F,
         F: Future<Output = Event> + Send + 'static,
@@ -315,15 +321,22 @@ impl KeyShell {
             came_back: false,
         };
         let work = work(Arc::clone(&self.io), Arc::clone(&cell.id));
+        // Of the call that caused it; what no call caused is in no trace.
+        let span = match Span::current().is_none() {
+            true => Span::none(),
+            false => tracing::debug_span!(
+                target: TARGET, "store", otel.name = what, fermata.table = %cell.id.table,
+            ),
+        };
         tokio::spawn(async move {
-            let event = work.await;
+            let event = work.instrument(span).await;
             begun.came_back(event);
         });
     }
 
     fn pause(self: &Arc<Self>, cell: &Arc<KeyCell>, slot: &Slot, of: PauseOf, tries: u32) {
         let pause = self.local.back_off(tries);
-        self.begin(cell, slot, move |_, _| async move {
+        self.begin(cell, slot, "pause", move |_, _| async move {
             pause.await;
             Event::Resume(of)
         });

@@ -25,6 +25,7 @@ use super::status;
 use super::stopping::Stopping;
 use crate::engine::{Begins, Engine};
 use crate::limits::Limits;
+use crate::trace;
 
 /// The paths whose statuses this layer maps: other services keep their own.
 const OURS: &str = "/fermata.";
@@ -95,7 +96,8 @@ impl CallLayer {
 
     /// The refusal of a call, counted.
     fn counted(&self, path: &str, refused: Status) -> Response<Body> {
-        self.metrics.refused(path, &refused, Duration::ZERO);
+        let reason = status::reason(&refused);
+        self.metrics.answered(path, Some(&reason), Duration::ZERO);
         refused.into_http()
     }
 
@@ -160,6 +162,7 @@ where
         let ours = path.starts_with(OURS);
         let writes = ours && may_write(path);
         let span = span_of(path);
+        let trace = trace::of_call(path, request.headers());
         let message_bytes_max = self.layer.message_bytes_max;
         let answer_by = deadline.answer_within(self.layer.call_max);
         let arrival = match is_stream_in(path) {
@@ -184,7 +187,11 @@ where
         let answered = async move {
             let _counted = metrics.begun();
             let count = |answer: &Response<Body>| {
-                metrics.answered(&path, answer.headers(), begun.elapsed());
+                let failed = status::reason_of(answer.headers());
+                metrics.answered(&path, failed.as_deref(), begun.elapsed());
+                if let Some(reason) = failed {
+                    trace::failed(&reason);
+                }
             };
             let _turn = match &open {
                 // A listing has a turn of its own.
@@ -232,7 +239,7 @@ where
                 },
             )
         };
-        Box::pin(answered.instrument(span))
+        Box::pin(answered.instrument(span).instrument(trace))
     }
 }
 

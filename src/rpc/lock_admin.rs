@@ -13,7 +13,7 @@ use fermata_proto::{
 use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status};
-use tracing::field::display;
+
 use tracing::{Instrument as _, Span};
 use uuid::Uuid;
 
@@ -28,6 +28,7 @@ use super::stopping::Stopping;
 use super::{access_check, answer, status};
 use crate::access::{Scope, Verb, Verbs};
 use crate::lock::{ReplicaId, SessionId};
+use crate::trace;
 
 /// How many keys of each replica are described by default.
 const BUSIEST_DEFAULT: usize = 20;
@@ -160,7 +161,7 @@ impl LockAdmin for LockAdminRpc {
         let either = [Verb::Lock.into(), Verb::Admin.into()];
         let access = self.router.access();
         access.check_any(&login, &either, Scope::Key(describe.id()))?;
-        Span::current().record("table", display(&describe.id().table));
+        trace::record("table", &describe.id().table);
         let _turn = listing_turn(&request, answer_by).await?;
         let shown = within(answer_by, describe.answer(&self.router, answer_by)).await?;
         Ok(Response::new(shown))

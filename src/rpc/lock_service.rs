@@ -14,8 +14,6 @@ use fermata_proto::{
 };
 use futures_util::Stream;
 use tonic::{Request, Response, Status, Streaming};
-use tracing::Span;
-use tracing::field::display;
 
 use super::calls::{
     CloseSession, CreateLockRef, CriticalDelete, CriticalGet, CriticalPut, OpenSession,
@@ -24,6 +22,7 @@ use super::calls::{
 use super::route::{Router, watch_relay};
 use super::stopping::Stopping;
 use super::{acquire, keep_alive, parse, pipeline, read, renew_locks};
+use crate::trace;
 
 /// LockService on an engine, and on those of other replicas.
 #[derive(Clone)]
@@ -104,7 +103,7 @@ impl LockService for LockServiceRpc {
         let context = self.router.context(&request);
         let text = request.into_inner().lock_ref;
         let lock_ref = parse::lock_ref(&text, context.identity())?;
-        Span::current().record("entry", display(&lock_ref));
+        trace::record("entry", &lock_ref);
         let (router, stopping) = (self.router.clone(), self.stopping.clone());
         let stream = watch_relay::open(router, (lock_ref, text), context, stopping).await?;
         Ok(Response::new(Box::pin(stream)))

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use http::HeaderMap;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -13,8 +12,6 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use prost::Message as _;
 use prost_types::FileDescriptorSet;
-use tonic::{Code, Status};
-use tonic_types::StatusExt as _;
 
 use super::peer_proto;
 
@@ -139,39 +136,19 @@ impl RequestMetrics {
         CountedCall(self.0.in_flight.clone())
     }
 
-    /// Counts the answer to a call of this path.
-    pub fn answered(&self, path: &str, headers: &HeaderMap, took: Duration) {
-        match Status::from_header_map(headers) {
-            Some(status) if status.code() != Code::Ok => self.refused(path, &status, took),
-            Some(_) | None => self.succeeded(path, took),
-        }
-    }
-
-    /// Counts a call of this path that succeeded.
-    pub fn succeeded(&self, path: &str, took: Duration) {
-        let method = self.method(path);
-        method.answered.inc();
-        self.took(method, took);
-    }
-
-    /// Counts a call of this path that was refused, or failed.
-    pub fn refused(&self, path: &str, status: &Status, took: Duration) {
-        let method = self.method(path);
-        let info = status.get_details_error_info();
-        let reason = info.map_or_else(|| code_name(status.code()), |info| info.reason);
-        let labels = method.labels.with(&reason);
-        self.0.requests.get_or_create(&labels).inc();
-        self.took(method, took);
-    }
-
-    fn took(&self, method: &MethodMetrics, took: Duration) {
+    /// Counts the answer to a call of this path; with the reason if it was refused, or failed.
+    pub fn answered(&self, path: &str, failed: Option<&str>, took: Duration) {
+        let method = self.0.methods.get(path).unwrap_or(&self.0.other);
+        match failed {
+            None => method.answered.inc(),
+            Some(reason) => {
+                let labels = method.labels.with(reason);
+                self.0.requests.get_or_create(&labels).inc()
+            }
+        };
         let new = || self.0.durations.get_or_create_owned(&method.labels);
         let duration = method.duration.get_or_init(new);
         duration.observe(took.as_secs_f64());
-    }
-
-    fn method(&self, path: &str) -> &MethodMetrics {
-        self.0.methods.get(path).unwrap_or(&self.0.other)
     }
 
     /// Adds all to a registry.
@@ -196,49 +173,38 @@ impl RequestMetrics {
     }
 }
 
-/// `DeadlineExceeded` -> `DEADLINE_EXCEEDED`.
-fn code_name(code: Code) -> String {
-    let mut name = String::new();
-    for letter in format!("{code:?}").chars() {
-        if letter.is_uppercase() && !name.is_empty() {
-            name.push('_');
-        }
-        name.push(letter.to_ascii_uppercase());
-    }
-    name
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn counted(metrics: &RequestMetrics, path: &str, reason: &str) -> u64 {
-        let labels = metrics.method(path).labels.with(reason);
-        let counter = metrics.0.requests.get(&labels);
-        counter.map_or(0, |counter| counter.get())
+    fn labels(metrics: &RequestMetrics, path: &str) -> MethodLabels {
+        let method = metrics.0.methods.get(path);
+        method.unwrap_or(&metrics.0.other).labels.clone()
     }
 
     #[test]
     fn calls_count_by_their_method_and_reason_and_strange_paths_together() {
         let metrics = RequestMetrics::default();
+        let counted = |path, reason| {
+            let labels = labels(&metrics, path).with(reason);
+            let counter = metrics.0.requests.get(&labels);
+            counter.map_or(0, |counter| counter.get())
+        };
         let (create, took) = ("/fermata.v1.LockService/CreateLockRef", Duration::ZERO);
-        metrics.answered(create, &HeaderMap::new(), took);
-        let overloaded = super::super::status::overloaded(Duration::from_secs(1));
-        let mut headers = HeaderMap::new();
-        overloaded.add_header(&mut headers).unwrap();
-        metrics.answered(create, &headers, took);
-        assert_eq!(counted(&metrics, create, "OK"), 1);
-        assert_eq!(counted(&metrics, create, "OVERLOADED"), 1);
+        metrics.answered(create, None, took);
+        metrics.answered(create, Some("OVERLOADED"), took);
         for path in ["/a/b", "/fermata.v1.LockService/Nothing"] {
-            metrics.refused(path, &Status::new(Code::Unimplemented, ""), took);
+            metrics.answered(path, Some("UNIMPLEMENTED"), took);
         }
-        assert_eq!(counted(&metrics, "/a/b", "UNIMPLEMENTED"), 2);
+        assert_eq!(counted(create, "OK"), 1);
+        assert_eq!(counted(create, "OVERLOADED"), 1);
+        assert_eq!(counted("/a/b", "UNIMPLEMENTED"), 2);
         for path in [
             "/fermata.internal.v1.Peer/Forward",
             "/grpc.health.v1.Health/Check",
             "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
         ] {
-            assert_ne!(metrics.method(path).labels.service, OTHER, "{path}");
+            assert_ne!(labels(&metrics, path).service, OTHER, "{path}");
         }
     }
 }

@@ -11,7 +11,6 @@ use prost::Message as _;
 use tokio::time::Instant;
 use tonic::service::Interceptor;
 use tonic::{Request, Response, Status};
-use tracing::Span;
 use uuid::Uuid;
 
 use super::peer::{PeerClient, PeerSecret, id_bytes, message_bytes_max, session_ids};
@@ -153,7 +152,7 @@ impl PeerRpc {
             Err(status) => return without_key(Outcome::Refusal(refusal(&status))),
         };
         let target = call.target();
-        target.record(&Span::current());
+        target.record();
         let outcome = self.outcome(call, context).await;
         let home = target
             .key_id()

@@ -2,14 +2,13 @@
 
 use fermata_proto::{GetRequest, GetResponse};
 use tonic::Status;
-use tracing::Span;
-use tracing::field::display;
 
 use super::calls::CallContext;
 use super::deadline::within;
 use super::route::Router;
 use super::{answer, parse};
 use crate::access::{Scope, Verb};
+use crate::trace;
 
 /// Reads as any replica may.
 pub async fn read(
@@ -18,7 +17,7 @@ pub async fn read(
     context: &CallContext,
 ) -> Result<GetResponse, Status> {
     let id = parse::key_id(&ask.key, &ask.table, router.limits())?;
-    Span::current().record("table", display(&id.table));
+    trace::record("table", &id.table);
     let (access, scope) = (router.access(), Scope::Key(&id));
     access.check_scope(&context.login, Verb::Read.into(), scope)?;
     let answer_by = context.deadline.answer_within(router.limits().call_max());

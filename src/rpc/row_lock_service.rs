@@ -11,8 +11,6 @@ use fermata_proto::{
 };
 use tokio::time::Instant;
 use tonic::{Request, Response, Status};
-use tracing::Span;
-use tracing::field::display;
 
 use super::calls::{CallContext, Target};
 use super::deadline::within;
@@ -24,6 +22,7 @@ use crate::engine::{CreateCall, EngineError, LiveBy};
 use crate::limits::Limits;
 use crate::lock::{KeyId, LockRef, Mode, Secret, TableName};
 use crate::protocol::{AcquireRow, Backoff, ColumnPrefix, LockColumn, RowChange};
+use crate::trace;
 
 /// RowLockService on the rows of this replica's tables.
 #[derive(Clone)]
@@ -63,7 +62,7 @@ impl RowLockServiceRpc {
         ways: &[Verbs],
     ) -> Result<(KeyId, &ColumnPrefix), Status> {
         let id = parse::key_id(key, table, self.router.limits())?;
-        Span::current().record("table", display(&id.table));
+        trace::record("table", &id.table);
         let access = self.router.access();
         access.check_any(&context.login, ways, Scope::Key(&id))?;
         let rows = self.rows(&id.table)?;
@@ -83,7 +82,7 @@ impl RowLockServiceRpc {
         needs: Verbs,
     ) -> Result<(LockRef, &ColumnPrefix), Status> {
         let lock_ref = parse::lock_ref(text, context.identity())?;
-        Span::current().record("entry", display(&lock_ref));
+        trace::record("entry", &lock_ref);
         let target = Target::LockRef(lock_ref.clone());
         self.router.access().check(&context.login, needs, &target)?;
         let rows = self.rows(&lock_ref.table)?;
@@ -177,7 +176,7 @@ impl RowLockService for RowLockServiceRpc {
         let answer_by = context.deadline.answer_within(longest);
         let until = context.deadline.wait_until().unwrap_or(answer_by);
         let acquired = within(answer_by, rows.acquire_row(&ask, until.min(answer_by))).await?;
-        Span::current().record("entry", display(&acquired.lock_ref));
+        trace::record("entry", &acquired.lock_ref);
         let columns = acquired.columns.into_iter();
         // It counts from the start of the call, and the tries took their time.
         let (at, left) = acquired.held;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fermata_proto::{self as proto, DOMAIN};
+use http::HeaderMap;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 use tonic_types::{
@@ -452,6 +453,27 @@ pub fn second_message() -> Status {
     let words = "this call takes one message, but got a second one";
     let malformed = StatusBuilder::new(Code::InvalidArgument, words, "MALFORMED");
     malformed.violation("").status()
+}
+
+/// The reason of a status: that of the contract, or its code, `DEADLINE_EXCEEDED`.
+pub fn reason(status: &Status) -> String {
+    if let Some(info) = status.get_details_error_info() {
+        return info.reason;
+    }
+    let mut name = String::new();
+    for letter in format!("{:?}", status.code()).chars() {
+        if letter.is_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_uppercase());
+    }
+    name
+}
+
+/// The reason of an answer with these headers; `None` if it is no failure.
+pub fn reason_of(headers: &HeaderMap) -> Option<String> {
+    let status = Status::from_header_map(headers)?;
+    (status.code() != Code::Ok).then(|| reason(&status))
 }
 
 /// A status that tonic made before any handler of ours saw the request, in the terms of the contract.

@@ -18,6 +18,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("access", &["fermata_files", "lock"]),
     ("clock", &[]),
     ("process", &[]),
+    ("trace", &[]),
     ("monitor", &["process", "server"]),
     ("log_throttle", &[]),
     ("store", &["key", "lock"]),
@@ -32,6 +33,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "store::cassandra",
         &[
+            "trace",
             "clock",
             "store",
             "store::diff",
@@ -46,6 +48,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "engine",
         &[
+            "trace",
             "clock",
             "key",
             "key::machine",
@@ -62,6 +65,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "rpc",
         &[
+            "trace",
             "access",
             "clock",
             "engine",
@@ -90,7 +94,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "server",
         ],
     ),
-    ("telemetry", &["config"]),
+    ("telemetry", &["config", "trace"]),
     (
         "server",
         &[

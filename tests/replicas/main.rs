@@ -11,6 +11,8 @@
 mod calls;
 #[path = "../support/certificates.rs"]
 mod certificates;
+#[path = "../support/collector.rs"]
+mod collector;
 #[allow(dead_code, reason = "the soak uses more of it")]
 mod counters;
 mod disconnects;
@@ -39,5 +41,6 @@ mod stand_still;
 mod start;
 #[path = "../support/cassandra/mod.rs"]
 mod support;
+mod traces;
 mod unreachable;
 mod world;

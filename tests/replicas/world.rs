@@ -180,6 +180,30 @@ impl World {
         Some(world.with(replicas, &commit).await)
     }
 
+    /// As [`World::of`], but the replicas send spans to this collector, if their callers want it.
+    pub async fn of_traced(replicas: usize, collector: &str) -> Option<World> {
+        let mut world = World::in_room(COUNTS).await?;
+        world.make_tables().await;
+        for at in 0..replicas {
+            let mut setup = world.setup();
+            let name = format!("replica-{at}");
+            let settings = [
+                ("FERMATA_CFG_TRACES__ENDPOINT", collector),
+                ("FERMATA_CFG_TRACES__ONE_IN", "1000000"),
+                ("FERMATA_CFG_PEERS__NAME", &name),
+            ];
+            let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            setup.settings.extend(settings);
+            world.replicas.push(Replica::start(setup));
+        }
+        tokio::task::block_in_place(|| {
+            for replica in &world.replicas {
+                replica.serving();
+            }
+        });
+        Some(world)
+    }
+
     /// As [`World::of`], but each replica tells the others an address at which nobody is.
     pub async fn of_strangers(replicas: usize) -> Option<World> {
         let world = World::in_room(COUNTS).await?;

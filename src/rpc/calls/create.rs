@@ -3,8 +3,6 @@
 use std::borrow::Cow;
 
 use fermata_proto::{CreateLockRefRequest, CreateLockRefResponse};
-use tracing::Span;
-use tracing::field::display;
 
 use super::{CallContext, Target, UnaryCall};
 use crate::access::{Verb, Verbs};
@@ -14,6 +12,7 @@ use crate::protocol::LockProtocol;
 use crate::rpc::answer;
 use crate::rpc::parse::{self, Invalid};
 use crate::rpc::peer_proto::Method;
+use crate::trace;
 
 /// A new entry in the queue of a key.
 pub struct CreateLockRef {
@@ -64,7 +63,7 @@ impl UnaryCall for CreateLockRef {
 
     async fn serve(&self, locks: &dyn LockProtocol) -> Result<CreateLockRefResponse, EngineError> {
         let created = locks.create(self.call.clone()).await?;
-        Span::current().record("entry", display(&created.lock_ref));
+        trace::record("entry", &created.lock_ref);
         Ok(answer::created(created, &self.ask.session, &self.secret))
     }
 }

@@ -16,8 +16,6 @@ use std::sync::Arc;
 use prost::Message;
 use tokio::time::Instant;
 use tonic::Status;
-use tracing::Span;
-use tracing::field::display;
 
 pub use create::CreateLockRef;
 pub use entry::{AcquireLock, CriticalDelete, CriticalGet, CriticalPut, ReleaseLock};
@@ -36,6 +34,7 @@ use crate::lock::{EntryName, KeyId, LockRef, NameHash, SessionId};
 use crate::protocol::LockProtocol;
 use crate::rpc::budget::Account;
 use crate::rpc::peer_proto::Method;
+use crate::trace;
 
 /// The context of a call beside its message.
 #[derive(Clone)]
@@ -104,14 +103,14 @@ impl Target {
         self.key_id().map(|id| id.name_hash())
     }
 
-    /// Names it in the span of the call.
-    pub fn record(&self, span: &Span) {
+    /// Names it in the spans of the call.
+    pub fn record(&self) {
         match self {
-            Target::Key(id) => span.record("table", display(&id.table)),
-            Target::LockRef(lock_ref) => span.record("entry", display(lock_ref)),
-            Target::Entry(name) => span.record("entry", display(name)),
-            Target::Session(session) => span.record("session", display(session)),
-        };
+            Target::Key(id) => trace::record("table", &id.table),
+            Target::LockRef(lock_ref) => trace::record("entry", lock_ref),
+            Target::Entry(name) => trace::record("entry", name),
+            Target::Session(session) => trace::record("session", session),
+        }
     }
 }
 

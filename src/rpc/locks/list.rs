@@ -6,8 +6,6 @@ use fermata_proto::{ListLocksRequest, ListLocksResponse, LockSummary};
 use futures_util::{StreamExt as _, stream};
 use prost::Message as _;
 use tokio::time::Instant;
-use tracing::Span;
-use tracing::field::display;
 
 use super::describe::fill_in_lease;
 use super::merge::{ListedKey, ListedRow, OfHome, merge};
@@ -21,6 +19,7 @@ use crate::rpc::page::{self, Listing};
 use crate::rpc::parse::{self, Invalid};
 use crate::rpc::peer_proto::{ListKeysResponse, ServedKey};
 use crate::rpc::route::Router;
+use crate::trace;
 
 /// A ListLocks, parsed.
 #[derive(Debug)]
@@ -34,7 +33,7 @@ impl ListLocks {
     /// Parses its request.
     pub fn parse(ask: ListLocksRequest, limits: &Limits) -> Result<ListLocks, Invalid> {
         let table = parse::table(&ask.table)?;
-        Span::current().record("table", display(&table));
+        trace::record("table", &table);
         let size = page::size(ask.page_size, limits)?;
         let prefix = parse::key_prefix(ask.key_prefix, limits)?;
         let contended = if ask.contended { "contended" } else { "all" };

@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, ConnectError, Request, Response, Status, Streaming, TimeoutExpired};
+use tracing::{Instrument as _, Span};
 
 use super::outcome::{elsewhere, home_of, refused, unable};
 use super::{
@@ -34,6 +35,7 @@ use crate::rpc::peer_proto::{
     RenewSessionRequest, RenewSessionResponse, forward_response, forward_watch_response,
     renew_session_response,
 };
+use crate::trace;
 
 /// How often other replicas are pinged, and how long each has to answer: one that is cut off or paused is noticed after both.
 pub const PING_EVERY: Duration = Duration::from_secs(1);
@@ -65,6 +67,17 @@ struct Link {
     waits: Channel,
     /// It could not be reached; not to be tried before then.
     avoid_until: Option<Instant>,
+}
+
+/// The span of a call to another replica.
+fn hop(to: &Peer) -> Span {
+    tracing::debug_span!(
+        target: trace::TARGET,
+        "forward",
+        otel.kind = "client",
+        fermata.replica = %to.id,
+        server.address = to.peer_address,
+    )
 }
 
 impl PeerClient {
@@ -177,8 +190,10 @@ impl PeerClient {
             Ok(client) => client,
             Err(why) => return ForwardOutcome::NotAsked(why),
         };
-        let request = self.request(message, Some(answer_by));
-        match client.forward(request).await {
+        let mut request = self.request(message, Some(answer_by));
+        let span = hop(to);
+        trace::pass_on(&span, request.metadata_mut());
+        match client.forward(request).instrument(span).await {
             Ok(response) => ForwardOutcome::Answered(response.into_inner()),
             Err(status) => self.failed(to, &status),
         }
@@ -200,13 +215,15 @@ impl PeerClient {
             Ok(client) => client,
             Err(why) => return ForwardOutcome::NotAsked(why),
         };
-        let request = self.request(message, context.deadline.answer_by());
+        let mut request = self.request(message, context.deadline.answer_by());
+        let span = hop(to);
+        trace::pass_on(&span, request.metadata_mut());
         let opened = async {
             let mut stream = client.forward_watch(request).await?.into_inner();
             let first = stream.message().await?;
             Ok((stream, first))
         };
-        let (stream, first) = match opened.await {
+        let (stream, first) = match opened.instrument(span).await {
             Ok(opened) => opened,
             Err(status) => return self.failed(to, &status),
         };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use fermata_proto::pipeline_answer::Outcome;
 use fermata_proto::pipeline_call::Call;
 use fermata_proto::{KeyHome, PipelineAnswer, PipelineCall};
+use http::HeaderMap;
 use tokio::time::{Instant, timeout_at};
 use tonic::{Code, Status};
 use tracing::Instrument as _;
@@ -20,6 +21,7 @@ use crate::rpc::parse::{self, FieldProblem, Invalid};
 use crate::rpc::route::Router;
 use crate::rpc::stopping::Stopping;
 use crate::rpc::{acquire, call_layer, read, renew_locks, status};
+use crate::trace;
 
 /// Makes the calls of a stream.
 pub(super) struct Caller {
@@ -51,6 +53,7 @@ impl Caller {
         let call = call.call.ok_or(missing)?;
         let method = method(&call);
         let span = call_layer::span("fermata.v1.LockService", method);
+        let trace = trace::of_call(&format!("{LOCK_SERVICE}{method}"), &HeaderMap::new());
         let served = async {
             let _counted = self.router.metrics().begun();
             let served = self.make(call, &context).await;
@@ -59,7 +62,7 @@ impl Caller {
             self.count(method, served.as_ref().err(), received);
             served
         };
-        served.instrument(span).await
+        served.instrument(span).instrument(trace).await
     }
 
     /// Counts a call that was refused before it began.
@@ -71,10 +74,11 @@ impl Caller {
 
     fn count(&self, method: &str, failed: Option<&Status>, received: Instant) {
         let path = format!("{LOCK_SERVICE}{method}");
-        let (metrics, took) = (self.router.metrics(), received.elapsed());
-        match failed {
-            Some(status) => metrics.refused(&path, status, took),
-            None => metrics.succeeded(&path, took),
+        let reason = failed.map(status::reason);
+        let metrics = self.router.metrics();
+        metrics.answered(&path, reason.as_deref(), received.elapsed());
+        if let Some(reason) = reason {
+            trace::failed(&reason);
         }
     }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use fermata_proto::{AcquireLockResponse, RenewLocksRequest, WatchLockRequest};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
-use tracing::Span;
 
 use super::homes::{Homes, KnownHome};
 use super::hops::{self, RoutedCall, route};
@@ -155,7 +154,7 @@ impl Router {
         context: &CallContext,
         answer_by: Instant,
     ) -> Result<Served<C::Answer>, Status> {
-        call.target().record(&Span::current());
+        call.target().record();
         self.make_part(call, context, answer_by).await
     }
 

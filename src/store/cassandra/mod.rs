@@ -53,6 +53,8 @@ use fermata_cassandra::{
 };
 use futures_util::StreamExt as _;
 use parking_lot::Mutex;
+use tracing::field::Empty;
+use tracing::{Instrument as _, Span};
 
 pub use error::CassandraError;
 pub use fermata_cassandra::{
@@ -71,6 +73,7 @@ use super::metrics::{DataOf, Failure, Operation, StoreMetrics};
 use super::{CellStore, Store, StoreCounts, StoreError, StoreHealth, Swap};
 use crate::lock::{KeyId, TableName};
 use crate::log_throttle::LogThrottle;
+use crate::trace::TARGET;
 
 impl From<Fault> for StoreError {
     fn from(fault: Fault) -> StoreError {
@@ -250,8 +253,12 @@ impl CassandraStore {
     /// Asks what has one page for an answer.
     async fn ask(&self, ask: Cql, values: &[Value]) -> Result<Vec<Row>, Fault> {
         let driver = self.driver_of(&ask);
-        let statement = self.statement(ask).await?;
-        driver.execute(&statement, values).await
+        let span = statement_span(&ask);
+        let executed = async {
+            let statement = self.statement(ask).await?;
+            driver.execute(&statement, values).await
+        };
+        executed.instrument(span).await
     }
 
     /// Asks for a lightweight transaction; whether its condition held.
@@ -285,8 +292,12 @@ impl Asks for CassandraStore {
         from: Option<NextPage>,
     ) -> Result<(Vec<Row>, Option<NextPage>), Fault> {
         let driver = self.driver_of(&ask);
-        let statement = self.statement(ask).await?;
-        driver.page(&statement, values, page_rows, from).await
+        let span = statement_span(&ask);
+        let executed = async {
+            let statement = self.statement(ask).await?;
+            driver.page(&statement, values, page_rows, from).await
+        };
+        executed.instrument(span).await
     }
 }
 
@@ -300,6 +311,22 @@ impl StoreHealth for CassandraStore {
 
     fn counts(&self) -> StoreCounts {
         self.metrics.counts()
+    }
+}
+
+/// The span of a statement; of one that no call caused, none.
+fn statement_span(ask: &Cql) -> Span {
+    match Span::current().is_none() {
+        true => Span::none(),
+        false => {
+            let span = tracing::debug_span!(
+                target: TARGET, "statement", otel.kind = "client", otel.name = Empty, db.system.name = "cassandra",
+            );
+            if !span.is_disabled() {
+                span.record("otel.name", ask.name());
+            }
+            span
+        }
     }
 }
 

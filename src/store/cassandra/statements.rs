@@ -271,6 +271,40 @@ impl Cql {
         }
     }
 
+    /// Its name in traces.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Cql::Swap(..) => "swap key",
+            Cql::First(_) => "read key",
+            Cql::FirstSettled(_) => "read key, settled",
+            Cql::EntryRows(_) => "read entries",
+            Cql::Keys(_) => "scan keys",
+            Cql::ReadData(_) => "read value",
+            Cql::WriteData(_) => "write value",
+            Cql::Cells(..) => "cells",
+            Cql::LoadSession => "read session",
+            Cql::OpenSession | Cql::SwapSession | Cql::ForgetSession => "swap session",
+            Cql::Sessions => "scan sessions",
+            Cql::RequestHandOver | Cql::HandOverRequests | Cql::ForgetHandOverRequest => {
+                "hand-over"
+            }
+            Cql::Announce
+            | Cql::Heartbeat
+            | Cql::SwapState
+            | Cql::ForgetReplica
+            | Cql::ForgetHalfReplica
+            | Cql::Replicas
+            | Cql::AgreeOnMajority
+            | Cql::Majority
+            | Cql::Clock => "replicas",
+            Cql::SchemaVersion
+            | Cql::Columns
+            | Cql::FenceFloor
+            | Cql::RaiseFenceFloor
+            | Cql::NoteSchemaVersion => "schema",
+        }
+    }
+
     /// Whether it is about what replicas share: each other, hand-over requests, a clock.
     pub(super) fn is_of_cluster(&self) -> bool {
         matches!(

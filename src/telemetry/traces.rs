@@ -1,0 +1,78 @@
+//! Exports the spans of `crate::trace` to a collector, by OTLP over gRPC.
+
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry::trace::TracerProvider as _;
+use opentelemetry_otlp::{ExporterBuildError, SpanExporter, WithExportConfig as _};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
+use tracing::Subscriber;
+use tracing_opentelemetry::OpenTelemetryLayer;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::config::TracesConfig;
+use crate::trace::TARGET;
+
+/// The time for one export, and for the last one when the process stops.
+const EXPORT_WITHIN: Duration = Duration::from_secs(2);
+
+/// The export of spans, in a thread of its own. While the collector cannot be reached, spans are dropped: 2,048 wait at most.
+#[derive(Debug)]
+pub struct Traces(SdkTracerProvider);
+
+impl Traces {
+    /// Exports to the collector of this configuration; `None` without an endpoint. Needs the runtime. The variables
+    /// `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` change the resource.
+    pub fn new(
+        config: &TracesConfig,
+        instance: &str,
+    ) -> Result<Option<Traces>, ExporterBuildError> {
+        let Some(endpoint) = &config.endpoint else {
+            return Ok(None);
+        };
+        let exporter = SpanExporter::builder()
+            .with_tonic()
+            .with_endpoint(endpoint)
+            .with_timeout(EXPORT_WITHIN)
+            .build()?;
+        let mut resource = Resource::builder();
+        if std::env::var_os("OTEL_SERVICE_NAME").is_none() {
+            resource = resource.with_service_name("fermata");
+        }
+        let resource = resource.with_attributes([
+            KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+            KeyValue::new("service.instance.id", instance.to_owned()),
+        ]);
+        // The caller of a call decides, if it did; else chance.
+        let by_chance = Sampler::TraceIdRatioBased(1.0 / f64::from(config.one_in.get()));
+        let provider = SdkTracerProvider::builder()
+            .with_batch_exporter(exporter)
+            .with_sampler(Sampler::ParentBased(Box::new(by_chance)))
+            .with_resource(resource.build())
+            .build();
+        Ok(Some(Traces(provider)))
+    }
+
+    /// The layer that takes spans from the code.
+    pub fn layer<S>(&self) -> impl Layer<S> + use<S>
+    where
+        S: Subscriber + for<'span> LookupSpan<'span>,
+    {
+        OpenTelemetryLayer::new(self.0.tracer("fermata"))
+            .with_location(false)
+            .with_threads(false)
+            .with_target(false)
+            .with_tracked_inactivity(false)
+            .with_filter(Targets::new().with_target(TARGET, LevelFilter::DEBUG))
+    }
+
+    /// Exports the last spans, for two seconds at most. Blocks.
+    pub fn end(&self) {
+        if let Err(error) = self.0.shutdown_with_timeout(EXPORT_WITHIN) {
+            tracing::debug!(%error, "the last spans were not exported");
+        }
+    }
+}
