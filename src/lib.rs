@@ -17,10 +17,12 @@
 //! | [`server`] | connections, health, reflection, the orderly end | `rpc`, `engine`, `access` |
 //! | [`clock`], [`log_throttle`] | time and ids as traits; throttled log lines of lasting faults | nothing of ours |
 //! | [`limits`], [`config`], [`telemetry`] | every limit; all settings; logging | |
+//! | [`build`] | the version, and the commit | nothing of ours |
 //! | [`cli`] | the commands; puts the parts together | all of them |
 //! | `fuzz` | the promises of the parsers; for tests and fuzzing only | all of them |
 
 pub mod access;
+pub mod build;
 pub mod cli;
 #[deny(clippy::disallowed_methods)]
 pub mod clock;

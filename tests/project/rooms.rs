@@ -87,6 +87,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "server",
         ],
     ),
+    ("build", &[]),
     ("telemetry", &["config"]),
     (
         "server",
@@ -106,6 +107,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "cli",
         &[
             "access",
+            "build",
             "clock",
             "config",
             "engine",
