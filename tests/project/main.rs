@@ -16,6 +16,7 @@ mod dependencies;
 mod documents;
 mod files;
 mod image;
+mod packages;
 mod rooms;
 mod source;
 mod words;
