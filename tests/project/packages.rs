@@ -21,9 +21,17 @@ fn a_crate_is_packaged_with_what_it_is_built_of_and_with_its_licences() {
             let line = format!("\n{inherited}.workspace = true\n");
             assert!(manifest_text.contains(&line), "{manifest}: {inherited}");
         }
+        let (_, name) = manifest_text.split_once("name = \"").unwrap();
+        let (name, _) = name.split_once('"').unwrap();
         let listed = Command::new(env!("CARGO"))
-            .args(["package", "--list", "--allow-dirty", "--offline"])
-            .args(["--manifest-path", &manifest])
+            .args([
+                "package",
+                "--list",
+                "--allow-dirty",
+                "--offline",
+                "-p",
+                name,
+            ])
             .current_dir(files::root())
             .output()
             .unwrap();
