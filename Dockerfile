@@ -1,5 +1,6 @@
 # syntax=docker/dockerfile:1
-# One static binary without its symbols, and nothing else.
+# One static binary without its symbols, and nothing else. `deploy/image` builds the same image around a binary that is built
+# already, in place of the stage `build`.
 
 # With --build-arg DRIVER=cassandra-cpp the image has the C++ driver for Cassandra as well (docs/cassandra-cpp.md), and what that
 # needs of Debian.
@@ -28,9 +29,11 @@ COPY bench/Cargo.toml bench/
 RUN mkdir bench/src && touch bench/src/main.rs
 COPY src src
 COPY deploy/split-symbols deploy/split-symbols
+# For --version: --build-arg COMMIT="$(git log -1 --abbrev=8 --format='%h %cs')".
+ARG COMMIT=""
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
-    cargo build --release --locked -p fermata-lock --bin fermata --features "$FEATURES" \
+    FERMATA_COMMIT="$COMMIT" cargo build --release --locked -p fermata-lock --bin fermata --features "$FEATURES" \
     && mkdir -p /out/data \
     && deploy/split-symbols "$CARGO_TARGET_DIR/release/fermata" /out
 

@@ -36,6 +36,13 @@ pub trait Ids: Send + Sync + 'static {
     fn below(&self, bound: u64) -> u64;
 }
 
+/// The clock since boot that goes on during suspends.
+#[cfg(not(target_os = "macos"))]
+const BOOT: ClockId = ClockId::CLOCK_BOOTTIME;
+/// There this one does; CLOCK_UPTIME_RAW does not.
+#[cfg(target_os = "macos")]
+const BOOT: ClockId = ClockId::CLOCK_MONOTONIC;
+
 /// The machine's own clocks.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
@@ -43,7 +50,7 @@ pub struct SystemClock;
 impl Clock for SystemClock {
     fn boot(&self) -> Duration {
         // Fails only for an unknown clock; Linux has this one since 2.6.39.
-        clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
+        clock_gettime(BOOT).map_or(Duration::ZERO, Duration::from)
     }
 
     fn wall_us(&self) -> u64 {

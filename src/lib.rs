@@ -19,10 +19,12 @@
 //! | [`clock`], [`log_throttle`], [`process`] | time and ids as traits; throttled log lines of lasting faults; memory and files of this process | nothing of ours |
 //! | [`trace`] | the spans of traces, and their context from call to call | nothing of ours |
 //! | [`limits`], [`config`], [`telemetry`] | every limit; all settings; logs, and the export of traces | |
+//! | [`build`] | the version, and the commit | nothing of ours |
 //! | [`cli`] | the commands; puts the parts together | all of them |
 //! | `fuzz` | the promises of the parsers; for tests and fuzzing only | all of them |
 
 pub mod access;
+pub mod build;
 pub mod cli;
 #[deny(clippy::disallowed_methods)]
 pub mod clock;

@@ -6,8 +6,8 @@ use std::{env, error, fs};
 
 use prost::Message as _;
 
-/// From here.
-const PROTO: &str = "../../proto";
+/// A link to the folder at the top, which a package has as a folder of its own.
+const PROTO: &str = "proto";
 
 fn main() -> Result<(), Box<dyn error::Error>> {
     println!("cargo::rerun-if-changed={PROTO}");

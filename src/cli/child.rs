@@ -1,5 +1,6 @@
 //! The command that runs under a lock: its start, its signals, and its end together with all its descendants. A process that
-//! loses its parent (as daemons do on purpose) becomes a child of this process, which is a subreaper.
+//! loses its parent (as daemons do on purpose) becomes a child of this process, which is a subreaper. Only Linux has subreapers and
+//! `/proc`: on other systems only the command itself is stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -10,9 +11,7 @@ use fermata_command::exit;
 use fermata_command::failure::{Failure, status_of_signal};
 use fermata_command::output::say;
 use nix::errno::Errno;
-use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
 use nix::unistd::{Pid, getpid};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{self, SignalKind};
@@ -41,7 +40,8 @@ impl Running {
         })?;
         let before = below(&BTreeSet::new());
         // An orphan below init could not be found.
-        let _ = set_child_subreaper(true);
+        #[cfg(target_os = "linux")]
+        let _ = nix::sys::prctl::set_child_subreaper(true);
         let mut started = Command::new(program);
         started
             .args(arguments)
@@ -116,8 +116,13 @@ impl Running {
         below(&self.before).into_iter().chain(self.pid).collect()
     }
 
+    #[cfg(not(target_os = "linux"))]
+    fn reap(&self) {}
+
     /// Reaps orphans that have ended.
+    #[cfg(target_os = "linux")]
     fn reap(&self) {
+        use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
         // Seen, and left to be waited for.
         let seen = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         while let Ok(Some(pid)) = waitid(Id::All, seen).map(|status| status.pid()) {

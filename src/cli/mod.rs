@@ -16,6 +16,7 @@ mod hold;
 mod leaving;
 mod lock;
 mod locks;
+mod man;
 mod put;
 mod replica;
 mod schema;
@@ -36,6 +37,8 @@ use fermata_command::output::{print_bytes, say};
 use fermata_command::remote::CLIENT_OPTIONS;
 use fermata_command::{Failure, Remote, exit};
 
+use crate::build;
+
 const HELP: &str = "\
 Examples:
   fermata serve                             # on this machine
@@ -48,7 +51,7 @@ Every command has its own --help, with examples and exit statuses.";
 
 /// Fermata holds keys: a lock service with fencing tokens, first come first served
 #[derive(Debug, Parser)]
-#[command(name = "fermata", version, after_help = HELP)]
+#[command(name = "fermata", version = build::DESCRIBED, after_help = HELP)]
 pub struct Cli {
     #[command(subcommand)]
     command: FermataCommand,
@@ -80,6 +83,8 @@ enum FermataCommand {
         /// The shell
         shell: clap_complete::Shell,
     },
+    #[command(hide = true)]
+    Man(man::Args),
 }
 
 /// Runs the command of these words; the first is the name of the program.
@@ -96,6 +101,9 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
         FermataCommand::Explain(args) => explain::run(&args),
         FermataCommand::Restore(args) => backup::run_restore(&args),
         FermataCommand::Completions { shell } => completions(shell),
+        FermataCommand::Man(args) => {
+            man::run(&args, &built(Cli::command().disable_help_subcommand(true)))
+        }
         FermataCommand::Lock(args) => lock::run(args).await,
         FermataCommand::Locks(args) => locks::run(args).await,
         FermataCommand::Health(args) => health::run(args).await,
@@ -109,7 +117,7 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
 }
 
 /// The commands of an operator of servers, with their own options among the names of client options.
-const OF_SERVERS: [(&str, &[&str]); 7] = [
+const OF_SERVERS: [(&str, &[&str]); 8] = [
     ("serve", &[]),
     ("check", &["--output"]),
     ("schema", &["--table"]),
@@ -117,6 +125,7 @@ const OF_SERVERS: [(&str, &[&str]); 7] = [
     ("explain", &["--output"]),
     ("restore", &["--output"]),
     ("completions", &[]),
+    ("man", &[]),
 ];
 
 impl Cli {

@@ -39,6 +39,10 @@ pub fn is_test(path: &str) -> bool {
 fn collect(directory: &Path, found: &mut Vec<String>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path: PathBuf = entry.unwrap().path();
+        // What a crate packages of the top: it is seen there.
+        if path.is_symlink() {
+            continue;
+        }
         let name = path.file_name().unwrap().to_str().unwrap();
         if path.is_dir() {
             if !matches!(name, "target" | ".git" | ".cache") {

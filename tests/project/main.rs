@@ -18,6 +18,7 @@ mod files;
 #[path = "../support/helm.rs"]
 mod helm;
 mod image;
+mod packages;
 mod releases;
 mod rooms;
 mod source;

@@ -94,6 +94,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "server",
         ],
     ),
+    ("build", &[]),
     ("telemetry", &["config", "trace"]),
     (
         "server",
@@ -113,6 +114,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "cli",
         &[
             "access",
+            "build",
             "clock",
             "config",
             "engine",

@@ -4,7 +4,6 @@ use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::path::Path;
 
-use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use redb::backends::FileBackend;
 use redb::{Builder, Database, Durability, ReadableDatabase, ReadableTable};
 
@@ -68,6 +67,20 @@ impl Opened {
     }
 }
 
+/// The next read comes from the disk.
+#[cfg(target_os = "linux")]
+fn forget_cached(file: &File) -> std::io::Result<()> {
+    use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+    posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+    Ok(())
+}
+
+/// Other systems offer no such request. Servers run on Linux.
+#[cfg(not(target_os = "linux"))]
+fn forget_cached(_: &File) -> std::io::Result<()> {
+    Ok(())
+}
+
 /// Works on the file at this path. A panic of redb is damage, too.
 fn isolated_at<T>(
     path: &Path,
@@ -127,8 +140,7 @@ impl Medium {
         // before one has (I4). And after a sync that failed the system may go on to show what no disk
         // will ever have: it must forget that, so that the file shows what the disk has.
         file.sync_all().map_err(refused)?;
-        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
-            .map_err(|error| refused(error.into()))?;
+        forget_cached(&file).map_err(refused)?;
 
         let copy = file.try_clone().map_err(refused)?;
         isolated_at(path, || {
