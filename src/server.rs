@@ -44,6 +44,7 @@ use crate::rpc::AccessCheck;
 use crate::rpc::budget::{AccountLimits, Accounts};
 use crate::rpc::call_layer::CallLayer;
 use crate::rpc::lock_admin::LockAdminRpc;
+pub use crate::rpc::lock_admin::LogFilterSetter;
 use crate::rpc::lock_service::LockServiceRpc;
 use crate::rpc::metrics::RequestMetrics;
 use crate::rpc::peer::PING_EVERY as PEER_PING_EVERY;
@@ -114,6 +115,7 @@ pub struct Server {
     accounts: Accounts,
     metrics: RequestMetrics,
     readiness: Readiness,
+    log_filter: Option<LogFilterSetter>,
 }
 
 impl Server {
@@ -131,6 +133,7 @@ impl Server {
             peer_listeners: Vec::new(),
             metrics: RequestMetrics::default(),
             readiness: Readiness::default(),
+            log_filter: None,
         }
     }
 
@@ -139,6 +142,13 @@ impl Server {
         self.metrics.register(registry);
         self.accounts.register(registry);
         self.engine.register(registry);
+    }
+
+    /// With a log whose filter operators can set.
+    #[must_use]
+    pub fn with_log_filter(self, setter: LogFilterSetter) -> Self {
+        let log_filter = Some(setter);
+        Server { log_filter, ..self }
     }
 
     /// Its readiness.
@@ -367,7 +377,8 @@ impl Server {
         let router = router.with_access(self.check.clone());
         let router = router.with_leaderless(self.leaderless.clone());
         let router = router.with_metrics(self.metrics.clone());
-        let lock_admin = LockAdminRpc::new(router.clone(), stopping.clone());
+        let lock_admin = LockAdminRpc::new(router.clone(), stopping.clone())
+            .with_log_filter(self.log_filter.clone());
         let row_lock_service = RowLockServiceServer::new(RowLockServiceRpc::new(router.clone()));
         let lock_service = LockServiceServer::new(LockServiceRpc::new(router, stopping));
         let bytes_max = limits.message_bytes_max;

@@ -8,12 +8,13 @@ mod traces;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
-use tracing_subscriber::{Layer as _, fmt};
+use tracing_subscriber::{Layer as _, Registry, fmt};
 
 pub use traces::Traces;
 
@@ -35,14 +36,18 @@ pub enum TelemetryError {
 
 /// The filter of a process that logs; it can be replaced.
 #[derive(Clone)]
-pub struct LogFilter(Arc<Replace>);
-
-type Replace = dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync;
+pub struct LogFilter {
+    handle: reload::Handle<EnvFilter, Registry>,
+    /// As it was written.
+    text: Arc<Mutex<String>>,
+}
 
 impl LogFilter {
-    /// Puts this filter in force.
-    pub fn replace(&self, filter: &str) -> Result<(), TelemetryError> {
-        Ok((self.0)(EnvFilter::builder().parse(filter)?)?)
+    /// Puts this filter in force. Returns the one before.
+    pub fn replace(&self, filter: &str) -> Result<String, TelemetryError> {
+        let mut text = self.text.lock();
+        self.handle.reload(EnvFilter::builder().parse(filter)?)?;
+        Ok(std::mem::replace(&mut *text, filter.to_owned()))
     }
 }
 
@@ -61,7 +66,10 @@ pub fn init(config: &LogConfig, traces: Option<&Traces>) -> Result<LogFilter, Te
         .with(lines.with_filter(filter))
         .with(traces.map(Traces::layer))
         .try_init()?;
-    Ok(LogFilter(Arc::new(move |filter| handle.reload(filter))))
+    Ok(LogFilter {
+        handle,
+        text: Arc::new(Mutex::new(config.filter.clone())),
+    })
 }
 
 /// Stderr with a full disk, or without a reader, stops no thread that logs: its lines are dropped.

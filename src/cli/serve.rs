@@ -18,6 +18,7 @@ use super::end::end;
 use super::replica;
 use super::settings::Settings;
 use super::signals::Signals;
+use crate::build;
 use crate::clock::SystemIds;
 use crate::config::Config;
 use crate::monitor::Monitor;
@@ -25,6 +26,7 @@ use crate::server::{Server, Stopped};
 use crate::store::embedded::EmbeddedStore;
 use crate::store::metrics::StoreMetrics;
 use crate::telemetry::{self, Traces};
+use greeting::Greeting;
 use parts::{Net, Prepared, Protected};
 use reload::Watched;
 
@@ -62,6 +64,8 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
     );
     let traces = traces.map_err(parts::misconfigured)?;
     let log_filter = telemetry::init(&config.log, traces.as_ref()).map_err(parts::misconfigured)?;
+    let greeting = Greeting::new(config.log.format);
+    tracing::info!(version = build::VERSION, commit = build::COMMIT, "starting");
     descriptors::provide(&mut config);
     parts::warn_where_rules_are_missing(&config);
     parts::warn_where_it_is_insecure(&config);
@@ -70,11 +74,11 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
     let store_metrics = StoreMetrics::default();
     let started = tokio::select! {
         biased;
-        started = prepared.start(config.clone(), &net, store_metrics.clone()) => started?,
+        started = prepared.start(config.clone(), &net, store_metrics.clone(), greeting) => started?,
         // Nothing was promised to anybody yet.
         signal = signals.next() => end_at_once(signal),
     };
-    greeting::listening(&[
+    greeting.listening(&[
         (&net.addresses, ""),
         (&net.sockets, ""),
         (&net.peer_addresses, " for other replicas"),
@@ -86,6 +90,10 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         .with_grace(grace)
         .with_access(protected.access.clone())
         .with_leaderless(started.leaderless.clone());
+    let setter = log_filter.clone();
+    server = server.with_log_filter(Arc::new(move |filter| {
+        setter.replace(filter).map_err(|error| error.to_string())
+    }));
     let mut watched = protected.watched(&config, started.peers.as_deref());
     watched.push(Watched::log_filter(log_filter, args.settings));
     if let Some(tls) = protected.tls {

@@ -310,7 +310,8 @@ impl EngineMetrics {
         );
         registry.register(
             "fences_ahead",
-            "Grants with a fencing token more than 1 s ahead of the clock: a clock was set back, or a backup was restored",
+            "Grants with a fencing token more than 1 s ahead of the clock: a clock was set back, a backup was restored, or a replica \
+             crashed (write-back)",
             self.fences_ahead.clone(),
         );
         registry.register(

@@ -23,6 +23,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
+use crate::build;
 use crate::server::Readiness;
 
 /// Connections at once; more wait to be accepted.
@@ -49,12 +50,15 @@ impl Monitor {
         let mut registry = Registry::default();
         process::register(&mut registry);
         let ours = registry.sub_registry_with_prefix("fermata");
-        let build = vec![("version", env!("CARGO_PKG_VERSION")), ("store", store)];
-        let build = build.into_iter();
-        let build: Vec<_> = build.map(|(name, is)| (name, is.to_owned())).collect();
+        let build = [
+            ("version", build::VERSION),
+            ("commit", build::COMMIT),
+            ("store", store),
+        ];
+        let build: Vec<_> = build.map(|(name, is)| (name, is.to_owned())).into();
         ours.register(
             "build",
-            "The version of this program, and the kind of its store",
+            "The version and the commit of this program, and the kind of its store",
             Info::new(build),
         );
         process::register_runtime(ours);

@@ -262,6 +262,12 @@ pub(super) fn row_forced(
     tracing::info!(target: AUDIT, identity, from, %row, by, reason, came, "an end by force");
 }
 
+/// The filter of the log is to be changed.
+pub(super) fn log_filter_changes(login: &Login, filter: &str) {
+    let (identity, from) = (&*login.identity, &*login.from);
+    tracing::info!(target: AUDIT, identity, from, filter, "the filter of the log changes");
+}
+
 /// A backup was begun: it has every value.
 pub(super) fn backup_begun(login: &Login) {
     let (identity, from) = (&*login.identity, &*login.from);

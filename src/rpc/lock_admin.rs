@@ -1,5 +1,6 @@
 //! LockAdmin: shows locks and their holders, and ends an entry or a session by force.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use fermata_proto::lock_admin_server::LockAdmin;
@@ -8,7 +9,8 @@ use fermata_proto::{
     DescribeLockResponse, EndSessionRequest, EndSessionResponse, ForceReleaseRequest,
     ForceReleaseResponse, ListLocksRequest, ListLocksResponse, ListReplicasRequest,
     ListReplicasResponse, ListSessionsRequest, ListSessionsResponse, ListTablesRequest,
-    ListTablesResponse, ReplicaActivity, ReplicaInfo, Table,
+    ListTablesResponse, ReplicaActivity, ReplicaInfo, SetLogFilterRequest, SetLogFilterResponse,
+    Table,
 };
 use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
@@ -23,6 +25,7 @@ use super::deadline::{Deadline, by, within};
 use super::listing_turns::listing_turn;
 use super::locks::{ASKED_AT_ONCE, DescribeLock, ListLocks, asked_within};
 use super::page::{self, Listing};
+use super::parse::{FieldProblem, Invalid};
 use super::route::Router;
 use super::stopping::Stopping;
 use super::{access_check, answer, status};
@@ -38,7 +41,14 @@ pub struct LockAdminRpc {
     router: Router,
     backups: Backups,
     stopping: Stopping,
+    log_filter: Option<LogFilterSetter>,
 }
+
+/// Puts a filter of log events in force, and returns the one before, or why it is malformed.
+pub type LogFilterSetter = Arc<dyn Fn(&str) -> Result<String, String> + Send + Sync>;
+
+/// The size of such a filter, in bytes.
+const LOG_FILTER_BYTES_MAX: usize = 1024;
 
 impl LockAdminRpc {
     /// By this router, until this replica stops.
@@ -47,7 +57,14 @@ impl LockAdminRpc {
             backups: Backups::new(),
             stopping,
             router,
+            log_filter: None,
         }
+    }
+
+    /// With a log whose filter can be set.
+    #[must_use]
+    pub fn with_log_filter(self, log_filter: Option<LogFilterSetter>) -> Self {
+        LockAdminRpc { log_filter, ..self }
     }
 
     /// Whether the caller may see all of that.
@@ -237,6 +254,40 @@ impl LockAdmin for LockAdminRpc {
         let within = asked_within(answer_by);
         replicas.append(&mut by(answer_by, self.elsewhere(keys_max, within)).await?);
         Ok(Response::new(DescribeActivityResponse { replicas }))
+    }
+
+    async fn set_log_filter(
+        &self,
+        request: Request<SetLogFilterRequest>,
+    ) -> Result<Response<SetLogFilterResponse>, Status> {
+        self.may_see(&request, Scope::Everything)?;
+        let login = self.router.context(&request).login;
+        let filter = request.into_inner().filter;
+        let problem = |problem| Invalid {
+            field: "filter",
+            problem,
+        };
+        if filter.len() > LOG_FILTER_BYTES_MAX {
+            return Err(problem(FieldProblem::TooLarge {
+                given: filter.len(),
+                unit: "bytes",
+                max: LOG_FILTER_BYTES_MAX,
+                limit: "fixed",
+            })
+            .into());
+        }
+        // First: the new filter may leave this line out.
+        access_check::log_filter_changes(&login, &filter);
+        let set = self.log_filter.as_ref();
+        let set = set.map_or_else(
+            || Err("this server has no log".to_owned()),
+            |set| set(&filter),
+        );
+        let previous = set.map_err(|why| problem(FieldProblem::Malformed(why)))?;
+        Ok(Response::new(SetLogFilterResponse {
+            replica: self.router.engine().replica().to_string(),
+            previous,
+        }))
     }
 
     type BackupStream = BackupStream;

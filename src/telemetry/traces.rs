@@ -13,6 +13,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::build;
 use crate::config::TracesConfig;
 use crate::trace::TARGET;
 
@@ -43,7 +44,7 @@ impl Traces {
             resource = resource.with_service_name("fermata");
         }
         let resource = resource.with_attributes([
-            KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+            KeyValue::new("service.version", build::VERSION),
             KeyValue::new("service.instance.id", instance.to_owned()),
         ]);
         // The caller of a call decides, if it did; else chance.

@@ -19,7 +19,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("process", &[]),
     ("trace", &[]),
-    ("monitor", &["process", "server"]),
+    ("monitor", &["build", "process", "server"]),
     ("log_throttle", &[]),
     ("store", &["key", "lock"]),
     (
@@ -95,7 +95,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("build", &[]),
-    ("telemetry", &["config", "trace"]),
+    ("telemetry", &["build", "config", "trace"]),
     (
         "server",
         &[

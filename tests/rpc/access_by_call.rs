@@ -191,6 +191,9 @@ fn table() -> Vec<Needs> {
         needs(Everything, &["admin", "read"], |_| {
             AnyCall::Backup(Default::default())
         }),
+        needs(Everything, &["admin"], |_| {
+            AnyCall::SetLogFilter(Default::default())
+        }),
     ]
 }
 

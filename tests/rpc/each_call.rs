@@ -35,6 +35,7 @@ pub enum AnyCall {
     ListReplicas(ListReplicasRequest),
     DescribeActivity(DescribeActivityRequest),
     Backup(BackupRequest),
+    SetLogFilter(SetLogFilterRequest),
 }
 
 impl AnyCall {
@@ -156,6 +157,7 @@ impl<'a> Caller<'a> {
             AnyCall::DescribeActivity(ask) => {
                 admin.describe_activity(by(token, ask)).await.map(shown)
             }
+            AnyCall::SetLogFilter(ask) => admin.set_log_filter(by(token, ask)).await.map(shown),
             AnyCall::Backup(ask) => first(admin.backup(by(token, ask)).await).await,
         };
         other.map(Answer::Other)

@@ -123,6 +123,7 @@ impl World {
         let (stop, stopped) = oneshot::channel::<()>();
         let server = Server::new(engine.clone(), Arc::new(SystemIds))
             .with_grace(grace)
+            .with_log_filter(Arc::new(|_| Ok("info".to_owned())))
             .with_access(access);
         let server = tokio::spawn(server.serve_tcp(vec![listener], async {
             let _ = stopped.await;

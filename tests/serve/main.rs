@@ -27,6 +27,7 @@ mod helm;
 mod history;
 mod leaderless;
 mod liveness;
+mod logs;
 mod memory;
 mod metrics;
 mod neighbours;

@@ -10,7 +10,7 @@ use fermata_command::{Failure, exit};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
-use super::greeting;
+use super::greeting::Greeting;
 use super::reload::Watched;
 use crate::access::Access;
 use crate::cli::cluster;
@@ -216,6 +216,7 @@ impl Prepared {
         config: Config,
         net: &Net,
         metrics: StoreMetrics,
+        greeting: Greeting,
     ) -> Result<Started, Failure> {
         let at: Vec<String> = net.addresses.iter().chain(&net.sockets).cloned().collect();
         let is_open = config.tls.protection(&config.auth) == Protection::NONE;
@@ -237,14 +238,18 @@ impl Prepared {
                 let engine = engine
                     .map_err(|error| no_store(format!("the store cannot be used: {error}")))?;
                 let replica = engine.replica();
+                let kind = match store.is_new() {
+                    true => "embedded store, new",
+                    false => "embedded store",
+                };
                 Ok(Started {
                     engine,
                     leaderless,
                     embedded: Some(store),
                     peers: None,
                     later: Box::pin(async move {
-                        let location = format!("data in {} (embedded store)", directory.display());
-                        greeting::serving(&location, replica, &at, is_open);
+                        let location = format!("data in {} ({kind})", directory.display());
+                        greeting.serving(&location, replica, &at, is_open);
                     }),
                 })
             }
@@ -272,7 +277,7 @@ impl Prepared {
                             .run(&begun, &later, &metrics, |store| made.options(store))
                             .await;
                         let location = starting.location();
-                        greeting::serving(&location, begun.replica(), &at, is_open);
+                        greeting.serving(&location, begun.replica(), &at, is_open);
                     }),
                 })
             }

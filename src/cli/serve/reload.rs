@@ -58,7 +58,7 @@ impl Watched {
         Watched::new("log.filter", Vec::new(), move || {
             let config = settings.clone().load().map_err(|error| error.to_string())?;
             let replaced = filter.replace(&config.log.filter);
-            replaced.map_err(|error| error.to_string())
+            replaced.map(drop).map_err(|error| error.to_string())
         })
     }
 

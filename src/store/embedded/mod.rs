@@ -85,6 +85,7 @@ pub struct EmbeddedStore {
     gate: Arc<Gate>,
     /// Its id.
     store: Uuid,
+    is_new: bool,
     /// Below it no fence is given out.
     fence_floor: u64,
     own_files: Arc<OwnFiles>,
@@ -128,7 +129,8 @@ impl EmbeddedStore {
     ) -> Result<EmbeddedStore, EmbeddedOpenError> {
         let directory = Directory::claim(directory)?;
         let path = directory.locks_file();
-        if !directory.has_store()? {
+        let is_new = !directory.has_store()?;
+        if is_new {
             directory.make_store(Uuid::new_v4(), |path, file| medium.fill(path, file))?;
         }
         let store = directory.format()?.store;
@@ -156,6 +158,7 @@ impl EmbeddedStore {
         Ok(EmbeddedStore {
             gate,
             store,
+            is_new,
             fence_floor,
             own_files,
             listings: Arc::new(Semaphore::new(1)),
@@ -175,6 +178,11 @@ impl EmbeddedStore {
             backups: Some(Arc::clone(self) as _),
             cluster: None,
         }
+    }
+
+    /// Whether this process made it: there was none in the directory.
+    pub fn is_new(&self) -> bool {
+        self.is_new
     }
 
     /// Its cells.
