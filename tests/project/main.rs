@@ -9,6 +9,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod alerts;
 mod chart;
 mod circles;
 mod contract;
@@ -18,5 +19,8 @@ mod files;
 mod image;
 mod releases;
 mod rooms;
+#[allow(dead_code, reason = "the tests of the server use more of it")]
+#[path = "../support/rules.rs"]
+mod rules;
 mod source;
 mod words;
