@@ -9,6 +9,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod alerts;
 mod chart;
 mod circles;
 mod contract;
@@ -21,5 +22,8 @@ mod image;
 mod packages;
 mod releases;
 mod rooms;
+#[allow(dead_code, reason = "the tests of the server use more of it")]
+#[path = "../support/rules.rs"]
+mod rules;
 mod source;
 mod words;

@@ -18,6 +18,7 @@ mod counter;
 #[allow(dead_code, reason = "the tests of replicas use more of it")]
 #[path = "../replicas/counters.rs"]
 mod counters;
+mod expressions;
 #[allow(dead_code, reason = "the tests of the contract use more of it")]
 #[path = "../rpc/frames.rs"]
 mod frames;
@@ -34,6 +35,9 @@ mod neighbours;
 mod process;
 mod readme;
 mod revoked;
+#[allow(dead_code, reason = "the tests of the project use more of it")]
+#[path = "../support/rules.rs"]
+mod rules;
 mod secured;
 #[allow(dead_code, reason = "the tests of replicas use more of it")]
 #[path = "../replicas/sprayed.rs"]

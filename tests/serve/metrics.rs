@@ -16,13 +16,13 @@ use nix::unistd::Pid;
 use super::process::{Client, Serve};
 
 /// An answer over HTTP.
-struct Answer {
+pub struct Answer {
     status: u16,
     headers: String,
-    body: String,
+    pub body: String,
 }
 
-fn get(port: u16, path: &str, more: &str) -> Answer {
+pub fn get(port: u16, path: &str, more: &str) -> Answer {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     write!(
         stream,
@@ -95,7 +95,7 @@ fn serve() -> Serve {
 const KEY: &str = "a-key-of-somebody";
 const OWNER: &str = "the-label-of-somebody";
 
-async fn create(client: &mut Client, table: &str, ttl: Duration) -> String {
+pub async fn create(client: &mut Client, table: &str, ttl: Duration) -> String {
     let create = CreateLockRefRequest {
         key: KEY.to_owned(),
         table: table.to_owned(),
@@ -107,7 +107,7 @@ async fn create(client: &mut Client, table: &str, ttl: Duration) -> String {
     created.into_inner().lock_ref
 }
 
-async fn acquire(client: &mut Client, lock_ref: &str) -> String {
+pub async fn acquire(client: &mut Client, lock_ref: &str) -> String {
     let acquire = AcquireLockRequest {
         lock_ref: lock_ref.to_owned(),
         wait: Some(Duration::from_secs(10).try_into().unwrap()),
@@ -117,7 +117,7 @@ async fn acquire(client: &mut Client, lock_ref: &str) -> String {
     acquired.into_inner().lock_ref
 }
 
-async fn release(client: &mut Client, lock_ref: String) -> Result<(), tonic::Status> {
+pub async fn release(client: &mut Client, lock_ref: String) -> Result<(), tonic::Status> {
     let release = ReleaseLockRequest {
         lock_ref,
         ..Default::default()
