@@ -151,9 +151,10 @@ impl Server {
         Server { log_filter, ..self }
     }
 
-    /// Its readiness.
-    pub fn readiness(&self) -> Readiness {
-        self.readiness.clone()
+    /// Says by this whether it serves calls.
+    #[must_use]
+    pub fn with_readiness(self, readiness: Readiness) -> Self {
+        Server { readiness, ..self }
     }
 
     /// As one of several replicas, which call each other by clients and listeners.

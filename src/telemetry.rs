@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::filter::{FilterExt as _, LevelFilter, ParseError, filter_fn};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
@@ -19,6 +19,7 @@ use tracing_subscriber::{Layer as _, Registry, fmt};
 pub use traces::Traces;
 
 use crate::config::{LogConfig, LogFormat};
+use crate::trace::TARGET;
 
 /// Why logging could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +27,9 @@ pub enum TelemetryError {
     /// The filter is malformed. Correct `log.filter`.
     #[error("log.filter: {0}")]
     Filter(#[from] ParseError),
+    /// The filter is empty, or a part of it is neither a level nor TARGET=LEVEL.
+    #[error("{0}")]
+    Malformed(String),
     /// The process does not log any more.
     #[error("the filter cannot be replaced: {0}")]
     Replaced(#[from] reload::Error),
@@ -45,16 +49,44 @@ pub struct LogFilter {
 impl LogFilter {
     /// Puts this filter in force. Returns the one before.
     pub fn replace(&self, filter: &str) -> Result<String, TelemetryError> {
+        let parsed = EnvFilter::builder().parse(filter)?;
         let mut text = self.text.lock();
-        self.handle.reload(EnvFilter::builder().parse(filter)?)?;
+        self.handle.reload(parsed)?;
         Ok(std::mem::replace(&mut *text, filter.to_owned()))
     }
+
+    /// The same for an operator who changes it from afar: the audit log stays, unless the filter names it.
+    pub fn set(&self, filter: &str) -> Result<String, TelemetryError> {
+        check(filter)?;
+        match filter.contains(AUDIT) {
+            true => self.replace(filter),
+            false => self.replace(&format!("{filter},{AUDIT}=info")),
+        }
+    }
+}
+
+/// The target of the audit log.
+const AUDIT: &str = "fermata::audit";
+
+/// Refuses what is hardly meant. The library takes a word that is no level for a target with all its events: `inof` would silence
+/// all others.
+fn check(filter: &str) -> Result<(), TelemetryError> {
+    for part in filter.split(',').map(str::trim) {
+        let is_level = part.parse::<LevelFilter>().is_ok();
+        if part.is_empty() || !(is_level || part.contains(['=', '['])) {
+            return Err(TelemetryError::Malformed(format!(
+                "{part:?} is neither a level (error, warn, info, debug, trace, off) nor TARGET=LEVEL"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Sets logging up for this process, once, and the export of traces.
 pub fn init(config: &LogConfig, traces: Option<&Traces>) -> Result<LogFilter, TelemetryError> {
-    let filter = EnvFilter::builder().parse(&config.filter)?;
-    let (filter, handle) = reload::Layer::new(filter);
+    let (filter, handle) = reload::Layer::new(EnvFilter::builder().parse(&config.filter)?);
+    // Spans of traces are no part of the log, however much it says.
+    let filter = filter.and(filter_fn(|of| of.target() != TARGET));
     let lines = fmt::layer()
         .log_internal_errors(false)
         .with_writer(|| Stderr);
@@ -62,10 +94,9 @@ pub fn init(config: &LogConfig, traces: Option<&Traces>) -> Result<LogFilter, Te
         LogFormat::Text => lines.compact().with_ansi(wants_colour()).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
-    tracing_subscriber::registry()
-        .with(lines.with_filter(filter))
-        .with(traces.map(Traces::layer))
-        .try_init()?;
+    let mut layers = vec![lines.with_filter(filter).boxed()];
+    layers.extend(traces.map(|traces| traces.layer().boxed()));
+    tracing_subscriber::registry().with(layers).try_init()?;
     Ok(LogFilter {
         handle,
         text: Arc::new(Mutex::new(config.filter.clone())),

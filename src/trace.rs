@@ -1,16 +1,17 @@
 //! Distributed traces: spans for collectors, and the W3C context that comes with a call and goes on to other replicas.
 //!
-//! All spans of traces have the target [`TARGET`] and the level DEBUG, so they cost next to nothing while `traces.endpoint` is not
-//! set, and never stand in a line of the log. `telemetry` exports them.
+//! All spans of traces have the target [`TARGET`] and the level DEBUG. They cost next to nothing while `traces.endpoint` is not set.
+//! `telemetry` exports them, and leaves them out of the log.
 
 use std::fmt::Display;
 
 use http::HeaderMap;
 use opentelemetry::KeyValue;
 use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator as _};
-use opentelemetry::trace::{Status, TraceContextExt as _, get_active_span};
+use opentelemetry::trace::{FutureExt as _, Status, TraceContextExt as _, get_active_span};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
-use tonic::metadata::{MetadataKey, MetadataMap, MetadataValue};
+use tonic::Code;
+use tonic::metadata::{MetadataMap, MetadataValue};
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
@@ -20,8 +21,9 @@ pub const TARGET: &str = "fermata::trace";
 /// The header with the context, as W3C names it.
 const TRACEPARENT: &str = "traceparent";
 
-/// The span of a call that was received with these headers.
-pub fn of_call(path: &str, headers: &HeaderMap) -> Span {
+/// The span of a call that was received with these headers; `None`: of a path that no service here has.
+pub fn of_call(path: Option<&str>, headers: &HeaderMap) -> Span {
+    let path = path.unwrap_or("other");
     let (service, method) = path
         .trim_start_matches('/')
         .split_once('/')
@@ -42,6 +44,25 @@ pub fn of_call(path: &str, headers: &HeaderMap) -> Span {
         let _ = span.set_parent(parent);
     }
     span
+}
+
+/// The current span, unless it is of a trace.
+pub fn log_span() -> Span {
+    let current = Span::current();
+    match current.metadata().is_some_and(|of| of.target() == TARGET) {
+        true => Span::none(),
+        false => current,
+    }
+}
+
+/// Whether work that begins now is part of a trace.
+pub fn is_active() -> bool {
+    get_active_span(|span| span.span_context().is_valid())
+}
+
+/// Carries the trace of the present call into work that goes on in a task of its own.
+pub fn carried<F: Future>(work: F) -> impl Future<Output = F::Output> {
+    work.with_current_context()
 }
 
 /// Adds the context of this span to the metadata of a call to another replica.
@@ -65,11 +86,24 @@ pub fn record(field: &'static str, value: &dyn Display) {
     });
 }
 
-/// Marks the active span as failed, for this reason.
-pub fn failed(reason: &str) {
+/// Notes why the call of the active span was refused. A refusal that is no fault of the server is no error of its span
+/// (OpenTelemetry's conventions for gRPC servers).
+pub fn failed(code: Code, reason: &str) {
     get_active_span(|span| {
-        if span.is_recording() {
-            span.set_attribute(KeyValue::new("fermata.reason", reason.to_owned()));
+        if !span.is_recording() {
+            return;
+        }
+        span.set_attribute(KeyValue::new("rpc.grpc.status_code", code as i64));
+        span.set_attribute(KeyValue::new("fermata.reason", reason.to_owned()));
+        if matches!(
+            code,
+            Code::Unknown
+                | Code::DeadlineExceeded
+                | Code::Unimplemented
+                | Code::Internal
+                | Code::Unavailable
+                | Code::DataLoss
+        ) {
             span.set_status(Status::error(reason.to_owned()));
         }
     });
@@ -79,11 +113,13 @@ struct Headers<'a>(&'a HeaderMap);
 
 impl Extractor for Headers<'_> {
     fn get(&self, key: &str) -> Option<&str> {
-        self.0.get(key)?.to_str().ok()
+        // No tracestate: nothing here reads it, and it may be large.
+        let context = self.0.get(TRACEPARENT).filter(|_| key == TRACEPARENT);
+        context?.to_str().ok()
     }
 
     fn keys(&self) -> Vec<&str> {
-        self.0.keys().map(|key| key.as_str()).collect()
+        vec![TRACEPARENT]
     }
 }
 
@@ -91,12 +127,10 @@ struct Metadata<'a>(&'a mut MetadataMap);
 
 impl Injector for Metadata<'_> {
     fn set(&mut self, key: &str, value: String) {
-        // Both are made of hex digits and dashes.
-        if let (Ok(key), Ok(value)) = (
-            MetadataKey::from_bytes(key.as_bytes()),
-            MetadataValue::try_from(value),
-        ) {
-            self.0.insert(key, value);
+        if key == TRACEPARENT
+            && let Ok(value) = MetadataValue::try_from(value)
+        {
+            self.0.insert(TRACEPARENT, value);
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::build;
 use crate::clock::SystemIds;
 use crate::config::Config;
 use crate::monitor::Monitor;
-use crate::server::{Server, Stopped};
+use crate::server::{Readiness, Server, Stopped};
 use crate::store::embedded::EmbeddedStore;
 use crate::store::metrics::StoreMetrics;
 use crate::telemetry::{self, Traces};
@@ -70,8 +70,14 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
     parts::warn_where_rules_are_missing(&config);
     parts::warn_where_it_is_insecure(&config);
     let mut signals = EndSignals::new()?;
-    let net = Net::bind(&config).await?;
-    let store_metrics = StoreMetrics::default();
+    let mut net = Net::bind(&config).await?;
+    let (store_metrics, readiness) = (StoreMetrics::default(), Readiness::default());
+    let monitor = Arc::new(Monitor::new(config.store.kind.name(), readiness.clone()));
+    monitor.add(|registry| store_metrics.register(registry));
+    for listener in std::mem::take(&mut net.http_listeners) {
+        // From before the store is open to the end of the process, so that start and stop are seen as well.
+        tokio::spawn(Arc::clone(&monitor).serve(listener));
+    }
     let started = tokio::select! {
         biased;
         started = prepared.start(config.clone(), &net, store_metrics.clone(), greeting) => started?,
@@ -89,10 +95,11 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
     let mut server = Server::new(started.engine.clone(), Arc::new(SystemIds))
         .with_grace(grace)
         .with_access(protected.access.clone())
-        .with_leaderless(started.leaderless.clone());
+        .with_leaderless(started.leaderless.clone())
+        .with_readiness(readiness);
     let setter = log_filter.clone();
     server = server.with_log_filter(Arc::new(move |filter| {
-        setter.replace(filter).map_err(|error| error.to_string())
+        setter.set(filter).map_err(|error| error.to_string())
     }));
     let mut watched = protected.watched(&config, started.peers.as_deref());
     watched.push(Watched::log_filter(log_filter, args.settings));
@@ -102,15 +109,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
     if let Some(client) = started.peers {
         server = server.with_peers(client, net.peer_listeners);
     }
-    let monitor = Monitor::new(config.store.kind.name(), server.readiness(), |registry| {
-        server.register(registry);
-        store_metrics.register(registry);
-    });
-    let monitor = Arc::new(monitor);
-    for listener in net.http_listeners {
-        // To the end of the process, so that a stop is seen as well.
-        tokio::spawn(Arc::clone(&monitor).serve(listener));
-    }
+    monitor.add(|registry| server.register(registry));
     let (stop, stopping) = oneshot::channel::<()>();
     let mut serving = pin!(server.serve_listeners(net.listeners, async {
         let _ = stopping.await;

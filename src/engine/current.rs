@@ -101,6 +101,14 @@ impl EngineShared {
         }
     }
 
+    /// The replica of this process, also while it may not answer.
+    pub fn serving(&self) -> Option<Arc<Replica>> {
+        match &*self.current.read() {
+            Current::Serving(replica) => Some(Arc::clone(replica)),
+            Current::Waiting { .. } | Current::Stopped(_) => None,
+        }
+    }
+
     /// The last replica of a stopped engine.
     pub fn stopped(&self) -> Option<Arc<Replica>> {
         let current = self.current.read();

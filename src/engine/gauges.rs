@@ -87,7 +87,7 @@ impl Collector for EngineGauges {
             "Commits that the store has not answered yet",
             one(i64::try_from(engine.shared.commits.open()).unwrap_or(i64::MAX)),
         )?;
-        let Ok(replica) = engine.current() else {
+        let Some(replica) = engine.shared.serving() else {
             return Ok(());
         };
         put(

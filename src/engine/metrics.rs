@@ -299,7 +299,7 @@ impl EngineMetrics {
         );
         registry.register_with_unit(
             "lock_hold",
-            "Time from a grant to its end; a hold that moved to another replica counts there, from its grant",
+            "Time from a grant to its end, of the holds that ended at the replica that granted them",
             Unit::Seconds,
             self.holds.clone(),
         );

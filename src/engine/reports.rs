@@ -150,7 +150,9 @@ impl Reports {
         Some(HolderNoted {
             owner: &holder.owner,
             identity: &holder.identity,
-            held_for: self.age(holder).saturating_sub(slot.waited(holder.seq)),
+            held_for: self
+                .age(holder)
+                .saturating_sub(slot.waited(holder.seq).unwrap_or_default()),
         })
     }
 
@@ -182,6 +184,12 @@ impl Reports {
         };
         slot.granted_after = Some((seq, waited));
         let now = self.clock.boot();
+        // The holder may be noted before its grant is reported.
+        if let Some((noted, since)) = &mut slot.noted.held
+            && *noted == seq
+        {
+            since.get_or_insert(now);
+        }
         self.activity.granted(&cell.id, now, grant);
     }
 
@@ -208,21 +216,18 @@ impl Reports {
             return;
         }
         let now = self.clock.boot();
-        let since = match noted.held {
-            Some((seq, since)) if holder == Some(seq) => Some(since),
-            ended => {
-                if let Some((_, since)) = ended {
-                    let held_for = now.saturating_sub(since);
-                    self.metrics.held(&cell.id.table, held_for);
-                }
-                let new = self.holder(slot);
-                new.map(|new| now.saturating_sub(new.held_for))
-            }
-        };
-        slot.noted = QueueNoted {
-            held: holder.zip(since),
-            waiters,
-        };
+        let ended = noted.held.filter(|(seq, _)| holder != Some(*seq));
+        if let Some((_, Some(since))) = ended
+            && state.is_some()
+        {
+            let held_for = now.saturating_sub(since);
+            self.metrics.held(&cell.id.table, held_for);
+        }
+        let held = holder.map(|seq| match noted.held {
+            Some((noted, since)) if noted == seq => (seq, since),
+            _ => (seq, slot.waited(seq).map(|_| now)),
+        });
+        slot.noted = QueueNoted { held, waiters };
         let change = |after: usize, before: usize| after as i64 - before as i64;
         let held = change(holder.iter().len(), noted.held.iter().len());
         let waiting = change(waiters, noted.waiters);

@@ -22,7 +22,7 @@ use crate::key::machine::{
 };
 use crate::lock::{KeyId, Seq, SessionId};
 use crate::session::Observed;
-use crate::trace::TARGET;
+use crate::trace::{self, TARGET};
 use fermata_guard::shares;
 use tracing::{Instrument as _, Span};
 
@@ -322,16 +322,18 @@ impl KeyShell {
         };
         let work = work(Arc::clone(&self.io), Arc::clone(&cell.id));
         // Of the call that caused it; what no call caused is in no trace.
-        let span = match Span::current().is_none() {
-            true => Span::none(),
-            false => tracing::debug_span!(
+        let span = match trace::is_active() {
+            false => Span::none(),
+            true => tracing::debug_span!(
                 target: TARGET, "store", otel.name = what, fermata.table = %cell.id.table,
             ),
         };
-        tokio::spawn(async move {
-            let event = work.instrument(span).await;
+        let work = async move {
+            let event = work.await;
+            // In the span: what follows from the event is part of the same trace.
             begun.came_back(event);
-        });
+        };
+        tokio::spawn(work.instrument(span));
     }
 
     fn pause(self: &Arc<Self>, cell: &Arc<KeyCell>, slot: &Slot, of: PauseOf, tries: u32) {

@@ -434,10 +434,10 @@ impl Slot {
         }
     }
 
-    /// The wait of the holder before its grant; zero if it was granted elsewhere.
-    pub fn waited(&self, holder: Seq) -> Duration {
+    /// The wait of the holder before its grant; `None` if it was granted elsewhere.
+    pub fn waited(&self, holder: Seq) -> Option<Duration> {
         let granted = self.granted_after.filter(|(seq, _)| *seq == holder);
-        granted.map_or(Duration::ZERO, |(_, waited)| waited)
+        granted.map(|(_, waited)| waited)
     }
 
     /// Whether the next use must read the value again.
@@ -460,7 +460,7 @@ impl Slot {
             return None;
         }
         let holder = self.machine.state().and_then(|state| state.holder());
-        let waited = holder.map_or(Duration::ZERO, |holder| self.waited(holder.seq));
+        let waited = holder.and_then(|holder| self.waited(holder.seq));
         let packed = PackedSlot {
             machine: self.machine.pack()?,
             generation: self.generation,
@@ -472,8 +472,8 @@ impl Slot {
             users: self.users.to_packed(),
             is_queued: self.is_queued,
             read_at: self.read_at.map(nanos),
-            waited_ms: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
-            held_since: self.noted.held.map(|(_, since)| nanos(since)),
+            waited_ms: u64::try_from(waited.unwrap_or_default().as_millis()).unwrap_or(u64::MAX),
+            held_since: self.noted.held.and_then(|(_, since)| since.map(nanos)),
         };
         Some(CellState::Packed {
             slot: packed.encode_to_vec().into_boxed_slice(),
@@ -503,7 +503,7 @@ impl Slot {
             })
             .collect();
         let holder = machine.state().and_then(|state| Some(state.holder()?.seq));
-        slot.noted.held = holder.zip(packed.held_since.map(Duration::from_nanos));
+        slot.noted.held = holder.map(|seq| (seq, packed.held_since.map(Duration::from_nanos)));
         slot.machine = machine;
         slot.generation = packed.generation;
         slot.next_call = packed.next_call;

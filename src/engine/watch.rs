@@ -8,7 +8,6 @@ use super::ask::Watching;
 use super::sessions::Sessions;
 use crate::key::machine::{EntryRef, EntryStatus};
 use crate::lock::{KeyId, Liveness};
-use crate::trace::TARGET;
 
 /// A watch of a lockRef. The call that began it renewed the lease; the open watch renews nothing. A drop ends it.
 pub struct Watch {
@@ -71,15 +70,6 @@ impl Watch {
                     shell.local.sure().ok()?;
                     if let WatchEvent::Held { grant } = now {
                         self.watching.heard = Some(grant);
-                    }
-                    match &now {
-                        WatchEvent::Held { grant } => {
-                            tracing::debug!(target: TARGET, fencing_token = grant.0, "granted");
-                        }
-                        WatchEvent::Waiting { position, .. } => {
-                            tracing::debug!(target: TARGET, position, "waiting");
-                        }
-                        WatchEvent::Lost(_) => tracing::debug!(target: TARGET, "ended"),
                     }
                     self.seen = Some(now.clone());
                     return Some(now);

@@ -16,12 +16,13 @@ use axum::routing::get;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use parking_lot::Mutex;
 use prometheus_client::encoding::{prometheus_text, text};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::build;
 use crate::server::Readiness;
@@ -30,6 +31,8 @@ use crate::server::Readiness;
 const CONNECTIONS_MAX: usize = 64;
 /// The time for the headers of a request.
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
+/// The time for a whole connection, of one request.
+const CONNECTION_WITHIN: Duration = Duration::from_secs(30);
 /// The pause after the system accepted no connection: it may be out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
@@ -39,34 +42,41 @@ const OPEN_METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; ch
 
 /// The parts that are shown.
 pub struct Monitor {
-    registry: Registry,
+    registry: Mutex<Registry>,
     readiness: Readiness,
 }
 
 impl Monitor {
-    /// Shows the metrics that `register` adds, each with the prefix `fermata_`, and those of the process. `store` is the kind of
-    /// the store. To be called within the runtime that is measured.
-    pub fn new(store: &str, readiness: Readiness, register: impl FnOnce(&mut Registry)) -> Monitor {
+    /// Shows the metrics of the process, and those that are added. `store` is the kind of the store. To be called within the
+    /// runtime that is measured.
+    pub fn new(store: &str, readiness: Readiness) -> Monitor {
         let mut registry = Registry::default();
         process::register(&mut registry);
-        let ours = registry.sub_registry_with_prefix("fermata");
+        let monitor = Monitor {
+            registry: Mutex::new(registry),
+            readiness,
+        };
         let build = [
             ("version", build::VERSION),
             ("commit", build::COMMIT),
             ("store", store),
         ];
         let build: Vec<_> = build.map(|(name, is)| (name, is.to_owned())).into();
-        ours.register(
-            "build",
-            "The version and the commit of this program, and the kind of its store",
-            Info::new(build),
-        );
-        process::register_runtime(ours);
-        register(ours);
-        Monitor {
-            registry,
-            readiness,
-        }
+        monitor.add(|ours| {
+            ours.register(
+                "build",
+                "The version and the commit of this program, and the kind of its store",
+                Info::new(build),
+            );
+            process::register_runtime(ours);
+        });
+        monitor
+    }
+
+    /// Adds metrics; their names get the prefix `fermata_`.
+    pub fn add(&self, register: impl FnOnce(&mut Registry)) {
+        let mut registry = self.registry.lock();
+        register(registry.sub_registry_with_prefix("fermata"));
     }
 
     /// Serves requests on this listener.
@@ -92,12 +102,13 @@ impl Monitor {
             let mut server = http1::Builder::new();
             server
                 .timer(TokioTimer::new())
-                .header_read_timeout(HEADERS_WITHIN);
+                .header_read_timeout(HEADERS_WITHIN)
+                .keep_alive(false);
             let connection = server.serve_connection(TokioIo::new(stream), service.clone());
             tokio::spawn(async move {
                 let _permit = permit;
-                // Errors are of the client.
-                let _ = connection.await;
+                // Errors are of the client, and a slow one keeps its connection no longer than this.
+                let _ = timeout(CONNECTION_WITHIN, connection).await;
             });
         }
     }
@@ -109,11 +120,11 @@ async fn metrics(State(monitor): State<Arc<Monitor>>, headers: HeaderMap) -> Res
     let mut shown = String::new();
     let (encoded, content_type) = match is_open_metrics {
         true => (
-            text::encode(&mut shown, &monitor.registry),
+            text::encode(&mut shown, &monitor.registry.lock()),
             OPEN_METRICS_TYPE,
         ),
         false => (
-            prometheus_text::encode(&mut shown, &monitor.registry),
+            prometheus_text::encode(&mut shown, &monitor.registry.lock()),
             prometheus_text::CONTENT_TYPE,
         ),
     };

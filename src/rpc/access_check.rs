@@ -262,10 +262,10 @@ pub(super) fn row_forced(
     tracing::info!(target: AUDIT, identity, from, %row, by, reason, came, "an end by force");
 }
 
-/// The filter of the log is to be changed.
-pub(super) fn log_filter_changes(login: &Login, filter: &str) {
+/// The filter of the log was changed.
+pub(super) fn log_filter_changed(login: &Login, filter: &str, previous: &str) {
     let (identity, from) = (&*login.identity, &*login.from);
-    tracing::info!(target: AUDIT, identity, from, filter, "the filter of the log changes");
+    tracing::info!(target: AUDIT, identity, from, filter, previous, "the filter of the log changed");
 }
 
 /// A backup was begun: it has every value.

@@ -13,6 +13,7 @@ use super::deadline::later;
 use super::route::Router;
 use super::status;
 use super::stopping::Stopping;
+use crate::trace;
 
 /// Asks for the lock, and waits for it as the request says, until this replica stops.
 pub async fn acquire(
@@ -58,10 +59,10 @@ async fn acquire_or_leave(
     }
     // In a task of its own: it goes on where the caller is gone, or its time has passed.
     let (router, context) = (router.clone(), context.clone());
-    let left = tokio::spawn(async move {
+    let left = tokio::spawn(trace::carried(async move {
         let answer_by = later(Instant::now(), router.limits().call_max());
         router.make_checked(&release, &context, answer_by).await
-    });
+    }));
     left.await.map_err(|_| status::outcome_unknown())??;
     Ok(Served {
         answer: AcquireLockResponse {

@@ -97,7 +97,7 @@ impl CallLayer {
     /// The refusal of a call, counted.
     fn counted(&self, path: &str, refused: Status) -> Response<Body> {
         let reason = status::reason(&refused);
-        self.metrics.answered(path, Some(&reason), Duration::ZERO);
+        self.metrics.answered(path, Some(&reason), None);
         refused.into_http()
     }
 
@@ -161,8 +161,9 @@ where
         let open = account.map(|account| account.begin(bytes_of(request.headers())));
         let ours = path.starts_with(OURS);
         let writes = ours && may_write(path);
+        let known = self.layer.metrics.knows(path);
+        let trace = trace::of_call(known.then_some(path), request.headers());
         let span = span_of(path);
-        let trace = trace::of_call(path, request.headers());
         let message_bytes_max = self.layer.message_bytes_max;
         let answer_by = deadline.answer_within(self.layer.call_max);
         let arrival = match is_stream_in(path) {
@@ -188,9 +189,9 @@ where
             let _counted = metrics.begun();
             let count = |answer: &Response<Body>| {
                 let failed = status::reason_of(answer.headers());
-                metrics.answered(&path, failed.as_deref(), begun.elapsed());
+                metrics.answered(&path, failed.as_deref(), Some(begun.elapsed()));
                 if let Some(reason) = failed {
-                    trace::failed(&reason);
+                    trace::failed(code_of(answer.headers()).unwrap_or(Code::Ok), &reason);
                 }
             };
             let _turn = match &open {
@@ -226,18 +227,18 @@ where
             };
             let code = code_of(response.headers()).unwrap_or(Code::Ok);
             tracing::debug!(?code, "answered");
-            count(&response);
             let Some(open) = open else {
+                count(&response);
                 return Ok(response);
             };
             open.answered();
             let (head, body) = response.into_parts();
-            Ok(
-                match AnswerBody::new(body, open, answers.form, answer_by).await {
-                    Ok(body) => Response::from_parts(head, Body::new(body)),
-                    Err(no_room) => no_room.into_http(),
-                },
-            )
+            let response = match AnswerBody::new(body, open, answers.form, answer_by).await {
+                Ok(body) => Response::from_parts(head, Body::new(body)),
+                Err(no_room) => no_room.into_http(),
+            };
+            count(&response);
+            Ok(response)
         };
         Box::pin(answered.instrument(span).instrument(trace))
     }

@@ -113,7 +113,7 @@ impl LockAdminRpc {
             access_check::forced(&context.login, &force, answer);
             came
         };
-        let came = tokio::spawn(made.instrument(span)).await;
+        let came = tokio::spawn(trace::carried(made.instrument(span))).await;
         let served = came.map_err(|_| status::outcome_unknown())??;
         Ok(served.into_response())
     }
@@ -276,14 +276,13 @@ impl LockAdmin for LockAdminRpc {
             })
             .into());
         }
-        // First: the new filter may leave this line out.
-        access_check::log_filter_changes(&login, &filter);
         let set = self.log_filter.as_ref();
         let set = set.map_or_else(
             || Err("this server has no log".to_owned()),
             |set| set(&filter),
         );
         let previous = set.map_err(|why| problem(FieldProblem::Malformed(why)))?;
+        access_check::log_filter_changed(&login, &filter, &previous);
         Ok(Response::new(SetLogFilterResponse {
             replica: self.router.engine().replica().to_string(),
             previous,

@@ -136,8 +136,14 @@ impl RequestMetrics {
         CountedCall(self.0.in_flight.clone())
     }
 
-    /// Counts the answer to a call of this path; with the reason if it was refused, or failed.
-    pub fn answered(&self, path: &str, failed: Option<&str>, took: Duration) {
+    /// Whether a service here has this path.
+    pub fn knows(&self, path: &str) -> bool {
+        self.0.methods.contains_key(path)
+    }
+
+    /// Counts the answer to a call of this path; with the reason if it was refused, or failed. `took` is `None` if it was
+    /// refused before it began: such calls would hide how long the others take.
+    pub fn answered(&self, path: &str, failed: Option<&str>, took: Option<Duration>) {
         let method = self.0.methods.get(path).unwrap_or(&self.0.other);
         match failed {
             None => method.answered.inc(),
@@ -145,6 +151,9 @@ impl RequestMetrics {
                 let labels = method.labels.with(reason);
                 self.0.requests.get_or_create(&labels).inc()
             }
+        };
+        let Some(took) = took else {
+            return;
         };
         let new = || self.0.durations.get_or_create_owned(&method.labels);
         let duration = method.duration.get_or_init(new);
@@ -155,13 +164,13 @@ impl RequestMetrics {
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "requests",
-            "Calls, by method and by reason: OK, or the reason of the error; streams count at their begin, and the \
-             calls in a Pipeline as calls of their own",
+            "Calls, by method and by reason: OK, or the reason of the error; streams count at their begin, and calls in a Pipeline as \
+             calls of their own, or as Pipeline if they were given up or late before they began",
             self.0.requests.clone(),
         );
         registry.register_with_unit(
             "request_duration",
-            "Time from the headers of a call to its answer; of a stream to its begin",
+            "Time from the headers of a call to its answer, of a stream to its begin; without calls that were refused before they began",
             Unit::Seconds,
             self.0.durations.clone(),
         );
@@ -190,9 +199,10 @@ mod tests {
             let counter = metrics.0.requests.get(&labels);
             counter.map_or(0, |counter| counter.get())
         };
-        let (create, took) = ("/fermata.v1.LockService/CreateLockRef", Duration::ZERO);
+        let create = "/fermata.v1.LockService/CreateLockRef";
+        let took = Some(Duration::ZERO);
         metrics.answered(create, None, took);
-        metrics.answered(create, Some("OVERLOADED"), took);
+        metrics.answered(create, Some("OVERLOADED"), None);
         for path in ["/a/b", "/fermata.v1.LockService/Nothing"] {
             metrics.answered(path, Some("UNIMPLEMENTED"), took);
         }

@@ -70,11 +70,11 @@ impl Health {
         let mut answered = None;
         loop {
             let ready = engine.ready();
+            self.readiness
+                .set(ready.as_ref().map(|_| ()).map_err(ToString::to_string));
             // Only changes are set: each wakes all watchers.
             if answered != Some(ready.is_ok()) {
                 answered = Some(ready.is_ok());
-                self.readiness
-                    .set(ready.as_ref().map(|_| ()).map_err(ToString::to_string));
                 match ready {
                     Ok(()) => {
                         tracing::info!("ready");

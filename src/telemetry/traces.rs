@@ -6,7 +6,8 @@ use opentelemetry::KeyValue;
 use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_otlp::{ExporterBuildError, SpanExporter, WithExportConfig as _};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{self, Sampler, SdkTracerProvider, SpanData};
 use tracing::Subscriber;
 use tracing_opentelemetry::OpenTelemetryLayer;
 use tracing_subscriber::Layer;
@@ -14,7 +15,9 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::build;
+use crate::clock::{Clock as _, SystemClock};
 use crate::config::TracesConfig;
+use crate::log_throttle::LogThrottle;
 use crate::trace::TARGET;
 
 /// The time for one export, and for the last one when the process stops.
@@ -23,6 +26,40 @@ const EXPORT_WITHIN: Duration = Duration::from_secs(2);
 /// The export of spans, in a thread of its own. While the collector cannot be reached, spans are dropped: 2,048 wait at most.
 #[derive(Debug)]
 pub struct Traces(SdkTracerProvider);
+
+/// Says in the log that spans are lost.
+#[derive(Debug)]
+struct Exporter {
+    inner: SpanExporter,
+    lost: LogThrottle,
+}
+
+impl trace::SpanExporter for Exporter {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let spans = batch.len();
+        let exported = self.inner.export(batch).await;
+        if let Err(error) = &exported {
+            let why = error.to_string();
+            if let Some(times) = self.lost.met(SystemClock.boot(), &why) {
+                tracing::warn!(
+                    error = why,
+                    spans,
+                    times,
+                    "spans were not exported, and are lost"
+                );
+            }
+        }
+        exported
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.inner.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.inner.set_resource(resource);
+    }
+}
 
 impl Traces {
     /// Exports to the collector of this configuration; `None` without an endpoint. Needs the runtime. The variables
@@ -39,6 +76,10 @@ impl Traces {
             .with_endpoint(endpoint)
             .with_timeout(EXPORT_WITHIN)
             .build()?;
+        let exporter = Exporter {
+            inner: exporter,
+            lost: LogThrottle::default(),
+        };
         let mut resource = Resource::builder();
         if std::env::var_os("OTEL_SERVICE_NAME").is_none() {
             resource = resource.with_service_name("fermata");

@@ -95,7 +95,10 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("build", &[]),
-    ("telemetry", &["build", "config", "trace"]),
+    (
+        "telemetry",
+        &["build", "clock", "config", "log_throttle", "trace"],
+    ),
     (
         "server",
         &[

@@ -104,7 +104,7 @@ async fn an_operator_changes_the_logged_events_of_a_replica() {
     assert_eq!(was.replica, replica);
     assert_eq!(was.previous, "info,scylla=warn,h2=error");
     assert_eq!(
-        logged.event("the filter of the log changes")["filter"],
+        logged.event("the filter of the log changed")["filter"],
         "fermata::rpc=debug"
     );
     // An event that was not logged before.
@@ -112,7 +112,12 @@ async fn an_operator_changes_the_logged_events_of_a_replica() {
         .close_session(fermata_proto::CloseSessionRequest::default())
         .await;
     logged.event("answered");
-    for wrong in ["fermata=loud".to_owned(), "x".repeat(2_000)] {
+    for wrong in [
+        "fermata=loud".to_owned(),
+        String::new(),
+        "inof".to_owned(),
+        "x".repeat(2_000),
+    ] {
         let refused = admin.set_log_filter(set(&wrong)).await.unwrap_err();
         assert_eq!(refused.code(), Code::InvalidArgument);
         assert!(
@@ -126,5 +131,5 @@ async fn an_operator_changes_the_logged_events_of_a_replica() {
         .await
         .unwrap()
         .into_inner();
-    assert_eq!(now.previous, "fermata::rpc=debug");
+    assert_eq!(now.previous, "fermata::rpc=debug,fermata::audit=info");
 }

@@ -72,14 +72,14 @@ impl Scrape {
 fn until(serve: &Serve, series: &str, value: f64) {
     let begun = Instant::now();
     loop {
-        let now = Scrape::of(serve).value(series);
-        if now == value {
+        let now = Scrape::of(serve).0.get(series).copied();
+        if now == Some(value) {
             return;
         }
         let waited = begun.elapsed();
         assert!(
             waited < Duration::from_secs(20),
-            "{series} is {now}, not {value}"
+            "{series} is {now:?}, not {value}"
         );
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -214,7 +214,9 @@ async fn what_clients_did_is_counted_by_table_and_reason_and_names_nobody() {
 #[test]
 fn the_page_about_metrics_names_each_of_them() {
     let page = include_str!("../../docs/metrics.md");
-    let shown = get(serve().http_port, "/metrics", "").body;
+    let serve = serve();
+    until(&serve, "fermata_replica_ready", 1.0);
+    let shown = get(serve.http_port, "/metrics", "").body;
     let types = shown
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE "));

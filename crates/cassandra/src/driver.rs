@@ -77,6 +77,29 @@ fn ranges_between(nodes: impl Iterator<Item = i64>) -> Vec<TokenRange> {
 #[derive(Clone, Debug)]
 pub struct NextPage(PageMark);
 
+/// A statement that was sent. A drop before its end means that its caller gave up.
+struct SentStatement<'a> {
+    observer: &'a dyn Observer,
+    kind: StatementKind,
+    sent: Instant,
+    is_ended: bool,
+}
+
+impl SentStatement<'_> {
+    fn ended(&mut self, fault: Option<&Fault>) {
+        self.is_ended = true;
+        self.observer.ended(self.kind, self.sent.elapsed(), fault);
+    }
+}
+
+impl Drop for SentStatement<'_> {
+    fn drop(&mut self) {
+        if !self.is_ended {
+            self.ended(Some(&Fault::Unknown("its caller gave up".to_owned())));
+        }
+    }
+}
+
 /// A connected cluster.
 #[derive(Debug)]
 pub struct Driver {
@@ -160,11 +183,15 @@ impl Driver {
         usage: Use,
         executed: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
-        let (kind, sent) = (usage.kind(), Instant::now());
-        self.observer.sent(kind);
+        let mut sent = SentStatement {
+            observer: &*self.observer,
+            kind: usage.kind(),
+            sent: Instant::now(),
+            is_ended: false,
+        };
+        sent.observer.sent(sent.kind);
         let answer = executed.await;
-        let fault = answer.as_ref().err();
-        self.observer.ended(kind, sent.elapsed(), fault);
+        sent.ended(answer.as_ref().err());
         answer
     }
 

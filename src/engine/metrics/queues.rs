@@ -9,8 +9,8 @@ use crate::lock::{Seq, TableName};
 /// A queue as it was noted for operators.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::engine) struct QueueNoted {
-    /// The holder, and the moment of its grant, by CLOCK_BOOTTIME.
-    pub held: Option<(Seq, Duration)>,
+    /// The holder, and the moment of its grant by this replica, by CLOCK_BOOTTIME.
+    pub held: Option<(Seq, Option<Duration>)>,
     /// The number of waiters.
     pub waiters: usize,
 }

@@ -115,7 +115,7 @@ fn one_that_is_packed_is_the_same_when_it_is_needed() {
     assert_eq!(slot.read_at, Some(seconds(48)));
     assert_eq!(
         (slot.waited(Seq(1)), slot.waited(Seq(2))),
-        (seconds(3), seconds(0))
+        (Some(seconds(3)), None)
     );
     let mut users = Users::default();
     users.note("b", "a", 7, seconds(9));

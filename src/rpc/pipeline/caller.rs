@@ -1,6 +1,7 @@
 //! Makes the calls of a stream, each like a separate call.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fermata_proto::pipeline_answer::Outcome;
 use fermata_proto::pipeline_call::Call;
@@ -53,33 +54,32 @@ impl Caller {
         let call = call.call.ok_or(missing)?;
         let method = method(&call);
         let span = call_layer::span("fermata.v1.LockService", method);
-        let trace = trace::of_call(&format!("{LOCK_SERVICE}{method}"), &HeaderMap::new());
+        let trace = trace::of_call(Some(&format!("{LOCK_SERVICE}{method}")), &HeaderMap::new());
         let served = async {
-            let _counted = self.router.metrics().begun();
             let served = self.make(call, &context).await;
             let code = served.as_ref().map_or_else(Status::code, |_| Code::Ok);
             tracing::debug!(?code, "answered");
-            self.count(method, served.as_ref().err(), received);
+            if let Err(status) = &served {
+                trace::failed(status.code(), &status::reason(status));
+            }
             served
         };
         served.instrument(span).instrument(trace).await
     }
 
-    /// Counts a call that was refused before it began.
-    pub fn count_refused(&self, call: &PipelineCall, refused: &Status, received: Instant) {
-        if let Some(call) = &call.call {
-            self.count(method(call), Some(refused), received);
-        }
+    /// Counts an answered call. `method` is `None` if the call names none, or is not kept any more.
+    pub fn count(&self, method: Option<&str>, failed: Option<&Status>, took: Option<Duration>) {
+        let path = format!("{LOCK_SERVICE}{}", method.unwrap_or("Pipeline"));
+        let reason = failed.map(status::reason);
+        self.router
+            .metrics()
+            .answered(&path, reason.as_deref(), took);
     }
 
-    fn count(&self, method: &str, failed: Option<&Status>, received: Instant) {
-        let path = format!("{LOCK_SERVICE}{method}");
-        let reason = failed.map(status::reason);
-        let metrics = self.router.metrics();
-        metrics.answered(&path, reason.as_deref(), received.elapsed());
-        if let Some(reason) = reason {
-            trace::failed(&reason);
-        }
+    /// The answer to a call that was refused before it began.
+    pub fn refused(&self, call_id: u64, method: Option<&str>, status: Status) -> PipelineAnswer {
+        self.count(method, Some(&status), None);
+        self.answer(call_id, Err(status))
     }
 
     async fn make(&self, call: Call, context: &CallContext) -> Result<Served<Outcome>, Status> {
@@ -182,7 +182,7 @@ fn without_home(answer: Outcome) -> Served<Outcome> {
 }
 
 /// The method of the same call alone.
-fn method(call: &Call) -> &'static str {
+pub(super) fn method(call: &Call) -> &'static str {
     match call {
         Call::CreateLockRef(_) => "CreateLockRef",
         Call::AcquireLock(_) => "AcquireLock",

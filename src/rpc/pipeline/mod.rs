@@ -36,6 +36,7 @@ use super::route::Router;
 use super::stopping::Stopping;
 use super::{parse, status};
 use crate::engine::Begins;
+use crate::trace;
 
 /// How many calls of one stream may be in flight, or be answered and not taken: further ones wait to be begun. A client with no
 /// more unanswered calls than this is always heard, also where it gives them up.
@@ -88,7 +89,9 @@ pub fn answers(
         held,
         is_stopping: false,
     };
-    let task = tokio::spawn(pipe.run(request.into_inner(), sender).in_current_span());
+    // Not in the trace of the stream, which may last for hours: each call has its own.
+    let span = trace::log_span();
+    let task = tokio::spawn(pipe.run(request.into_inner(), sender).instrument(span));
     Answers {
         frames: receiver,
         task: task.abort_handle(),
@@ -342,8 +345,9 @@ impl Pipe {
                 None => self.queue.push(call, received),
                 // Not kept until there is room for it: it may be many times as large as its bytes.
                 Some(invalid) => {
-                    let refused = Err(invalid.into());
-                    self.answered(self.caller.answer(call.call_id, refused));
+                    let method = call.call.as_ref().map(caller::method);
+                    let refused = self.caller.refused(call.call_id, method, invalid.into());
+                    self.answered(refused);
                 }
             }
         }
@@ -364,7 +368,7 @@ impl Pipe {
             return cancel.abort();
         }
         if self.queue.remove(call_id) {
-            self.answered(self.caller.answer(call_id, Err(status::given_up())));
+            self.answered(self.caller.refused(call_id, None, status::given_up()));
         }
     }
 
@@ -393,8 +397,7 @@ impl Pipe {
         let late_before = Instant::now().checked_sub(call_max);
         let late = late_before.map(|before| self.queue.take_late(before));
         for call_id in late.unwrap_or_default() {
-            let refused = Err(status::message_late());
-            self.answered(self.caller.answer(call_id, refused));
+            self.answered(self.caller.refused(call_id, None, status::message_late()));
         }
     }
 
@@ -433,8 +436,8 @@ impl Pipe {
             () => overloaded.map(status::overloaded),
         };
         if let Some(refused) = refused {
-            self.caller.count_refused(&call, &refused, received);
-            return self.answered(self.caller.answer(call.call_id, Err(refused)));
+            let method = call.call.as_ref().map(caller::method);
+            return self.answered(self.caller.refused(call.call_id, method, refused));
         }
         self.asked_bytes += bytes;
         self.waits += usize::from(waits);
@@ -447,6 +450,8 @@ impl Pipe {
         let account = self.held.as_ref().map(|held| Arc::clone(held.account()));
         self.in_flight.push(Box::pin(async move {
             let call_id = call.call_id;
+            let method = call.call.as_ref().map(caller::method);
+            let _counted = caller.router.metrics().begun();
             // As by itself: a call that panics is no other one's end.
             let served = async {
                 let account = account.as_ref();
@@ -466,6 +471,8 @@ impl Pipe {
                 Ok(served) => served.unwrap_or_else(|_| Err(status::late(writes))),
                 Err(_aborted) => Err(status::given_up_begun(writes)),
             };
+            let failed = served.as_ref().err();
+            caller.count(method, failed, Some(received.elapsed()));
             CallMade {
                 answer: caller.answer(call_id, served),
                 asked_bytes: bytes,

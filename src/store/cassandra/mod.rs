@@ -73,7 +73,7 @@ use super::metrics::{DataOf, Failure, Operation, StoreMetrics};
 use super::{CellStore, Store, StoreCounts, StoreError, StoreHealth, Swap};
 use crate::lock::{KeyId, TableName};
 use crate::log_throttle::LogThrottle;
-use crate::trace::TARGET;
+use crate::trace::{self, TARGET};
 
 impl From<Fault> for StoreError {
     fn from(fault: Fault) -> StoreError {
@@ -316,9 +316,9 @@ impl StoreHealth for CassandraStore {
 
 /// The span of a statement; of one that no call caused, none.
 fn statement_span(ask: &Cql) -> Span {
-    match Span::current().is_none() {
-        true => Span::none(),
-        false => {
+    match trace::is_active() {
+        false => Span::none(),
+        true => {
             let span = tracing::debug_span!(
                 target: TARGET, "statement", otel.kind = "client", otel.name = Empty, db.system.name = "cassandra",
             );

@@ -43,7 +43,7 @@ impl StoreHealth for EmbeddedStore {
         Ok(())
     }
 
-    /// None: there are no statements, and nobody to send them to.
+    /// None: there are no statements, only commits.
     fn counts(&self) -> StoreCounts {
         self.gate.metrics.counts()
     }
