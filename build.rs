@@ -7,7 +7,7 @@ use std::{env, error, fs};
 
 use prost::Message as _;
 
-/// What the binary is compiled from.
+/// The sources of the binary.
 const SOURCES: &[&str] = &[
     "Cargo.lock",
     "Cargo.toml",

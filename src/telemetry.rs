@@ -68,8 +68,8 @@ impl LogFilter {
 /// The target of the audit log.
 const AUDIT: &str = "fermata::audit";
 
-/// Refuses what is hardly meant. The library takes a word that is no level for a target with all its events: `inof` would silence
-/// all others.
+/// Refuses filters that are probably mistyped. The library takes a word that is no level for a target with all its events: `inof`
+/// would silence all others.
 fn check(filter: &str) -> Result<(), TelemetryError> {
     for part in filter.split(',').map(str::trim) {
         let is_level = part.parse::<LevelFilter>().is_ok();

@@ -76,7 +76,7 @@ pub fn pass_on(span: &Span, metadata: &mut MetadataMap) {
     }
 }
 
-/// Records what a call is about, in the span of the log and in that of the trace.
+/// Records the subject of a call, in the span of the log and in that of the trace.
 pub fn record(field: &'static str, value: &dyn Display) {
     Span::current().record(field, tracing::field::display(value));
     get_active_span(|span| {

@@ -321,7 +321,7 @@ impl KeyShell {
             came_back: false,
         };
         let work = work(Arc::clone(&self.io), Arc::clone(&cell.id));
-        // Of the call that caused it; what no call caused is in no trace.
+        // In the trace of the call that caused it. Work that no call caused is in no trace.
         let span = match trace::is_active() {
             false => Span::none(),
             true => tracing::debug_span!(
@@ -330,7 +330,7 @@ impl KeyShell {
         };
         let work = async move {
             let event = work.await;
-            // In the span: what follows from the event is part of the same trace.
+            // In the span: the requests that follow from the event belong to the same trace.
             begun.came_back(event);
         };
         tokio::spawn(work.instrument(span));

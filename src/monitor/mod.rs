@@ -1,6 +1,6 @@
 //! HTTP for operators, on a port of its own: metrics, liveness, readiness.
 //!
-//! Whoever reaches the port may read all of it: no answer names a key, a client or a value.
+//! Everybody who reaches the port may read all of it. No answer names a key, a client or a value.
 
 mod process;
 

@@ -11,8 +11,8 @@ const CLIENT_DEFAULT: &str = "127.0.0.1:7450";
 /// The start of the address of a Unix socket.
 const SOCKET: &str = "unix:";
 
-/// How a server says where it listens and what it serves: for people on stdout, and with `log.format = "json"` as events of the
-/// log, so that all of it is one stream.
+/// The first messages of a server: its addresses, its store, its replica. They are lines on stdout, and with
+/// `log.format = "json"` events of the log, so that there is one stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Greeting(LogFormat);
 
