@@ -15,6 +15,7 @@
 //! | [`access`] | identities of callers, and their permissions | `lock` |
 //! | [`rpc`] | gRPC: parses calls, routes them to the home of their key, maps errors | `engine`, `lock`, `access` |
 //! | [`server`] | connections, health, reflection, the orderly end | `rpc`, `engine`, `access` |
+//! | [`agent`] | the proxy beside programs | `server`, `access`, `fermata_client` |
 //! | [`monitor`] | HTTP for operators: metrics, liveness, readiness | `server` |
 //! | [`clock`], [`log_throttle`], [`process`] | time and ids as traits; throttled log lines of lasting faults; memory and files of this process | nothing of ours |
 //! | [`trace`] | the spans of traces, and their context from call to call | nothing of ours |
@@ -24,6 +25,7 @@
 //! | `fuzz` | the promises of the parsers; for tests and fuzzing only | all of them |
 
 pub mod access;
+pub mod agent;
 pub mod build;
 pub mod cli;
 #[deny(clippy::disallowed_methods)]

@@ -12,6 +12,7 @@ mod health;
 mod listen;
 mod wire;
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -22,17 +23,21 @@ use fermata_proto::lock_admin_server::LockAdminServer;
 use fermata_proto::lock_service_server::LockServiceServer;
 use fermata_proto::row_lock_service_server::RowLockServiceServer;
 use futures_util::{Stream, StreamExt, stream};
+use http::{Request, Response};
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
+use tonic::body::Body;
 use tonic::service::Routes;
 use tonic::transport::server::Connected;
+use tower::Service;
 
 pub use client_tls::{ClientTls, ClientTlsFiles};
 pub use fermata_tls::FileError as TlsFileError;
 pub use listen::{
-    ListenError, Protection, ServerListener, SocketListener, bind, bind_socket, check_listen,
+    ListenError, Protection, SOCKET_MODE, ServerListener, SocketListener, bind, bind_socket,
+    check_listen,
 };
 
 use crate::access::Access;
@@ -41,6 +46,7 @@ use crate::engine::Engine;
 use crate::limits::{HEADERS_BYTES_MAX, Limits, PEER_CONNECTIONS_MAX};
 use crate::protocol::LeaderlessTables;
 use crate::rpc::AccessCheck;
+pub use crate::rpc::budget::ConnectionInfo;
 use crate::rpc::budget::{AccountLimits, Accounts};
 use crate::rpc::call_layer::CallLayer;
 use crate::rpc::lock_admin::LockAdminRpc;
@@ -429,6 +435,46 @@ pub fn http2_of_peers(limits: &Limits) -> tonic::transport::Server {
     http2(limits, STREAMS_MAX)
         .http2_keepalive_interval(Some(PEER_PING_EVERY))
         .http2_keepalive_timeout(Some(PEER_PING_EVERY))
+}
+
+/// Serves the programs beside an agent until `shutdown`, with a service that answers their calls as they come. The extensions of a
+/// call have the [`ConnectionInfo`] of its program.
+pub async fn serve_programs<S>(
+    listeners: Vec<ServerListener>,
+    service: S,
+    grace: Duration,
+    shutdown: impl Future<Output = ()>,
+) -> Result<Stopped, ServerError>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send,
+{
+    let limits = Limits::default();
+    // A program has its connection until the end.
+    let (_ends, unended) = Stopping::pair();
+    let accounts = Accounts::new(connection::unbounded(limits.connections_max));
+    let counted = connection::counted(listen::connections(listeners), accounts);
+    let plain = counted.map(|admitted| admitted.map(wire::plain));
+    let connections = connection::guarded(plain, unended.clone(), unended);
+    let (stop, mut stopping) = Stopping::pair();
+    let server = http2(&limits, limits.streams_per_connection_max);
+    let mut serving = pin!(
+        server.serve_with_incoming_shutdown(service, connections, async move {
+            stopping.stopped().await;
+        })
+    );
+    tokio::select! {
+        biased;
+        () = shutdown => stop.now(),
+        ended = &mut serving => return ended.map(|()| Stopped::Clean).map_err(Into::into),
+    }
+    match timeout(grace, serving).await {
+        Ok(ended) => ended.map(|()| Stopped::Clean).map_err(Into::into),
+        Err(_elapsed) => Ok(Stopped::CutOff),
+    }
 }
 
 /// The windows of a stream, and of a connection with as many calls, in bytes.

@@ -2,6 +2,7 @@
 //!
 //! This module parses arguments and prints answers. It knows no rule of a lock.
 
+mod agent;
 mod backup;
 mod cells;
 pub mod check;
@@ -64,6 +65,7 @@ pub struct Cli {
 #[derive(Debug, clap::Subcommand)]
 enum FermataCommand {
     Serve(serve::Args),
+    Agent(agent::Args),
     Check(check::Args),
     Schema(schema::Args),
     Lock(lock::Args),
@@ -95,6 +97,7 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     };
     let ended = match cli.command {
         FermataCommand::Serve(args) => serve::run(args).await,
+        FermataCommand::Agent(args) => agent::run(args).await,
         FermataCommand::Check(args) => check::run(args).await.map_err(Failure::from),
         FermataCommand::Schema(args) => schema::run(args).await,
         FermataCommand::Token(args) => token::run(&args),

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -93,6 +94,14 @@ impl TryFrom<Texts> for Listen {
                 .collect::<Result<_, _>>()
                 .map(Listen),
         }
+    }
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Listen, String> {
+        Texts::One(text.to_owned()).try_into()
     }
 }
 

@@ -140,15 +140,19 @@ impl PeersConfig {
             "advertise: peers.listen is a wildcard address; set the HOST:PORT at which other replicas reach this one",
         );
         if let Some(advertise) = &self.advertise {
-            let named = advertise.parse::<Authority>().ok();
-            let good = named.is_some_and(|named| {
-                named.port_u16().is_some_and(|port| port > 0) && !named.as_str().contains('@')
-            });
-            need(good, "advertise must be HOST:PORT");
+            need(is_host_and_port(advertise), "advertise must be HOST:PORT");
         }
         need(
             (Self::TTL_MIN..=Self::TTL_MAX).contains(&self.ttl),
             "ttl must be 2s to 10m",
         );
     }
+}
+
+/// Whether this is `HOST:PORT`, with a port that can be called.
+pub(super) fn is_host_and_port(text: &str) -> bool {
+    let named = text.parse::<Authority>().ok();
+    named.is_some_and(|named| {
+        named.port_u16().is_some_and(|port| port > 0) && !named.as_str().contains('@')
+    })
 }

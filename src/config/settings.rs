@@ -13,7 +13,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::clients::{AuthConfig, ClientTlsConfig};
 use super::listen::{Listen, ListenAt};
-use super::peers::PeersConfig;
+use super::peers::{PeersConfig, is_host_and_port};
 use super::store::{StoreConfig, StoreKind};
 use crate::limits::Limits;
 use crate::lock::{TableName, TableNameError};
@@ -26,6 +26,8 @@ use crate::server::{GRACE, check_listen};
 pub struct Config {
     /// Addresses and sockets for gRPC.
     pub listen: Listen,
+    /// `HOST:PORT` at which clients reach it; by default the first of `listen`.
+    pub advertise: Option<String>,
     /// Serve without TLS or without known clients where other machines reach it.
     pub insecure: bool,
     /// Encryption of the connections of clients.
@@ -58,6 +60,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             listen: Listen::default(),
+            advertise: None,
             insecure: false,
             tls: ClientTlsConfig::default(),
             auth: AuthConfig::default(),
@@ -420,6 +423,13 @@ impl Config {
             if let Err(error) = check_listen(address, protection, self.insecure) {
                 wrong.push(format!("listen: {error}"));
             }
+        }
+        if self
+            .advertise
+            .as_deref()
+            .is_some_and(|at| !is_host_and_port(at))
+        {
+            wrong.push("advertise must be HOST:PORT".to_owned());
         }
         self.tls.check(&self.auth, &mut wrong);
         self.store.check(&mut wrong);

@@ -302,6 +302,10 @@ fn a_replica_among_others_can_be_called_by_those_who_know_the_secret() {
     for (pairs, words) in [
         (&[("FERMATA_CFG_PEERS__SECRET_FILE", "")][..], "secret_file"),
         (&[("FERMATA_CFG_PEERS__TTL", "1s")], "2s to 10m"),
+        (
+            &[("FERMATA_CFG_ADVERTISE", "a:0")],
+            "advertise must be HOST:PORT",
+        ),
         (&[("FERMATA_CFG_PEERS__ADVERTISE", "a")], "HOST:PORT"),
         (&[("FERMATA_CFG_PEERS__ADVERTISE", "u@a:1")], "HOST:PORT"),
         (&[("FERMATA_CFG_PEERS__LISTEN", "10.0.0.1:1")], "insecure"),

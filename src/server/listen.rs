@@ -20,8 +20,8 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// The queue of a Unix socket for connections that are not accepted yet.
 const BACKLOG: u32 = 1024;
 
-/// The owner and the group of a Unix socket may connect.
-const SOCKET_MODE: u32 = 0o660;
+/// The mode of a server's Unix socket: its owner and its group may connect.
+pub const SOCKET_MODE: u32 = 0o660;
 
 /// Why no listener was opened.
 #[derive(Debug, thiserror::Error)]
@@ -137,8 +137,8 @@ impl Drop for SocketListener {
     }
 }
 
-/// Opens a Unix socket, for its owner and its group. Replaces a socket without a listener, and nothing else.
-pub async fn bind_socket(path: &Path) -> Result<SocketListener, ListenError> {
+/// Opens a Unix socket with this mode. Replaces a socket without a listener, and nothing else.
+pub async fn bind_socket(path: &Path, mode: u32) -> Result<SocketListener, ListenError> {
     let refused = |why: String| ListenError::Socket {
         path: path.to_owned(),
         why,
@@ -161,7 +161,7 @@ pub async fn bind_socket(path: &Path) -> Result<SocketListener, ListenError> {
     let socket = UnixSocket::new_stream().map_err(failed)?;
     socket.bind(path).map_err(failed)?;
     // Nobody connects before it has its mode: it refuses all until it listens.
-    let mode = std::fs::Permissions::from_mode(SOCKET_MODE);
+    let mode = std::fs::Permissions::from_mode(mode);
     let listening = std::fs::set_permissions(path, mode).and_then(|()| socket.listen(BACKLOG));
     let listener = listening.map_err(|error| {
         let _ = std::fs::remove_file(path);
@@ -278,10 +278,14 @@ mod tests {
     async fn a_socket_is_made_where_nothing_is_or_nobody_listens_and_goes_with_its_listener() {
         let directory = tempfile::TempDir::new().unwrap();
         let path = directory.path().join("fermata.sock");
-        let listening = bind_socket(&path).await.unwrap();
+        let listening = bind_socket(&path, SOCKET_MODE).await.unwrap();
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o660);
-        let refused = bind_socket(&path).await.err().unwrap().to_string();
+        assert_eq!(mode & 0o777, SOCKET_MODE);
+        let refused = bind_socket(&path, SOCKET_MODE)
+            .await
+            .err()
+            .unwrap()
+            .to_string();
         assert!(
             refused.contains("another process listens on it"),
             "{refused}"
@@ -292,13 +296,17 @@ mod tests {
         // Of a process that was killed.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists());
-        drop(bind_socket(&path).await.unwrap());
+        drop(bind_socket(&path, SOCKET_MODE).await.unwrap());
 
         std::fs::write(&path, "a file").unwrap();
-        let refused = bind_socket(&path).await.err().unwrap().to_string();
+        let refused = bind_socket(&path, SOCKET_MODE)
+            .await
+            .err()
+            .unwrap()
+            .to_string();
         assert!(refused.contains("is not a socket"), "{refused}");
         assert_eq!(std::fs::read(&path).unwrap(), b"a file");
         let long = directory.path().join("x".repeat(120));
-        assert!(bind_socket(&long).await.is_err());
+        assert!(bind_socket(&long, SOCKET_MODE).await.is_err());
     }
 }

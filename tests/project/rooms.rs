@@ -16,6 +16,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("membership", &["clock", "lock", "log_throttle", "store"]),
     ("limits", &["lock"]),
     ("access", &["fermata_files", "lock"]),
+    ("agent", &["access", "fermata_client", "server"]),
     ("clock", &[]),
     ("process", &[]),
     ("trace", &[]),
@@ -117,6 +118,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "cli",
         &[
             "access",
+            "agent",
             "build",
             "clock",
             "config",

@@ -8,6 +8,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod agents;
 mod calls;
 #[path = "../support/certificates.rs"]
 mod certificates;

@@ -7,6 +7,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod agent;
 mod audit;
 #[path = "../replicas/calls.rs"]
 mod calls;

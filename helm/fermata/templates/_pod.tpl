@@ -89,6 +89,8 @@
   valueFrom:
     fieldRef:
       fieldPath: metadata.name
+- name: FERMATA_CFG_ADVERTISE
+  value: {{ printf "$(FERMATA_CFG_PEERS__NAME).%s:%s" (include "fermata.podDomain" .) (include "fermata.port" .Values.config.listen) | quote }}
 {{- if include "fermata.peersTlsSecret" . }}
 - name: FERMATA_CFG_PEERS__ADVERTISE
   value: {{ printf "$(FERMATA_CFG_PEERS__NAME).%s:%s" (include "fermata.podDomain" .) $port | quote }}

@@ -64,7 +64,9 @@ impl Net {
         for at in config.listen.all() {
             if let ListenAt::Socket(path) = at {
                 listeners.push(ServerListener::Unix(
-                    server::bind_socket(path).await.map_err(not_listening)?,
+                    server::bind_socket(path, server::SOCKET_MODE)
+                        .await
+                        .map_err(not_listening)?,
                 ));
                 sockets.push(at.to_string());
             }
@@ -291,11 +293,11 @@ const NOT_YET: &str = "this replica waits for Cassandra or its tables; its log h
 /// The parts of an engine, beside its store.
 fn made(config: Config, net: &Net) -> Made {
     let first = |addresses: &[String]| addresses.first().cloned().unwrap_or_default();
-    let advertise = config.peers.advertise.clone();
+    let (advertise, to_peers) = (config.advertise.clone(), config.peers.advertise.clone());
     Made {
         peers: Arc::new(NoPeers),
-        address: first(&net.addresses),
-        peer_address: advertise.unwrap_or_else(|| first(&net.peer_addresses)),
+        address: advertise.unwrap_or_else(|| first(&net.addresses)),
+        peer_address: to_peers.unwrap_or_else(|| first(&net.peer_addresses)),
         config,
     }
 }

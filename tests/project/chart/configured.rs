@@ -25,6 +25,10 @@ fn environment(pod: &str) -> Vec<(&str, &str)> {
     let known = [
         ("FERMATA_CFG_PEERS__NAME", "fermata-0"),
         (
+            "FERMATA_CFG_ADVERTISE",
+            "fermata-0.fermata-headless.locks.svc:7450",
+        ),
+        (
             "FERMATA_CFG_PEERS__ADVERTISE",
             "fermata-0.fermata-headless.locks.svc:7451",
         ),

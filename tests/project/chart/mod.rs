@@ -96,6 +96,7 @@ fn the_chart_knows_every_setting() {
         "store.cassandra.tls.ca_file",
         "store.cassandra.tls.cert_file",
         "store.cassandra.tls.key_file",
+        "advertise",
         "peers.advertise",
         "peers.name",
         "peers.secret_file",

@@ -18,7 +18,7 @@ use super::replica::{PATIENCE, Replica};
 use super::world::World;
 use waiter::Waiter;
 
-const KEY: &str = "k";
+pub const KEY: &str = "k";
 /// How long after the kill, beyond what the holder asked for, the lock may stay with it.
 const SLACK: Duration = Duration::from_secs(2);
 /// What a busy machine may add to one of several rounds.

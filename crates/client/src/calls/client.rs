@@ -296,19 +296,36 @@ impl Client {
         )
     }
 
+    /// The number of the home of this key, if known, or else of the replica in use.
+    pub(crate) fn place_of(&self, key: Option<&str>) -> usize {
+        let home = key.and_then(|key| self.shared.homes.of(key));
+        home.unwrap_or_else(|| self.shared.connections.current())
+    }
+
     /// Remembers the home of a key, as an answer of this replica names it.
     fn note_home<T>(&self, at: usize, key: &str, response: &Response<T>) {
-        let shared = &self.shared;
-        let Some(address) = homes::address(response.metadata()) else {
+        match homes::address(response.metadata()) {
+            Some(address) => self.note_home_address(key, address),
             // Over a Pipeline: the replica that answered.
-            if at == shared.connections.current() {
-                shared.homes.forget(key);
-            }
-            return;
-        };
+            None if at == self.shared.connections.current() => self.shared.homes.forget(key),
+            None => {}
+        }
+    }
+
+    /// Remembers the address of the home of a key.
+    pub(crate) fn note_home_address(&self, key: &str, address: &str) {
+        let shared = &self.shared;
         let home = shared.connections.at_address(address);
         let other = home.filter(|at| *at != shared.connections.current());
         shared.homes.note(key, other);
+    }
+
+    /// Leaves a replica that failed, and forgets that it was the home of a key.
+    pub(crate) fn go_elsewhere(&self, failed: usize, key: Option<&str>) {
+        self.leave(failed);
+        if let Some(key) = key {
+            self.shared.homes.forget(key);
+        }
     }
 
     /// Switches to the next endpoint, unless another call has already switched from `failed`.
@@ -333,8 +350,7 @@ impl Client {
         Fut: Future<Output = Result<Response<T>, Status>>,
     {
         let shared = &self.shared;
-        let home = key.and_then(|key| shared.homes.of(key));
-        let at = home.unwrap_or_else(|| shared.connections.current());
+        let at = self.place_of(key);
         let answered = timeout.saturating_sub(DEADLINE_MARGIN).max(timeout / 2);
         let attempt = self.attempt_at(at, answered, permit);
         let metadata = shared.options.metadata();
@@ -363,10 +379,7 @@ impl Client {
         match judge(&status) {
             Verdict::Repeat { elsewhere, .. } => {
                 if elsewhere {
-                    self.leave(at);
-                    if let Some(key) = key {
-                        shared.homes.forget(key);
-                    }
+                    self.go_elsewhere(at, key);
                 }
                 shared.last_failure.note(ServerError::new(&status));
             }

@@ -12,6 +12,7 @@ pub(crate) mod error;
 pub(crate) mod fault;
 pub(crate) mod homes;
 pub(crate) mod lost;
+mod pass_on;
 pub(crate) mod request;
 pub(crate) mod sent_write;
 mod session;

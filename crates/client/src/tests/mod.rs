@@ -6,6 +6,7 @@ mod held_lock;
 mod homes;
 mod made_again;
 mod not_taken;
+mod passed_on;
 mod pipeline;
 mod proxied;
 mod repeats;
