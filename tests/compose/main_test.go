@@ -57,8 +57,8 @@ func TestFaultsAreFound(t *testing.T) {
 	}
 	for _, fault := range []struct{ from, to string }{
 		{"start_period:", "start_periode:"},
-		{"read_only: true", "readonly: true"},
-		{"configs: [peers.secret]", "configs: [peers.secrets]"},
+		{"stop_grace_period:", "stop_grace_time:"},
+		{"source: peers.secret,", "source: peers.secrets,"},
 		{"cassandra-2: {condition", "cassandra-9: {condition"},
 		{"service_completed_successfully", "service_done"},
 		{"<<: *store", "<<: *stores"},
