@@ -49,5 +49,8 @@ fn the_replicas_of_the_compose_file_have_valid_settings() {
         .unwrap();
     assert!(checked.status.success(), "{checked:?}");
     let printed = String::from_utf8(checked.stdout).unwrap();
-    assert!(printed.contains("advertise = \"fermata-3:7451\""), "{printed}");
+    assert!(
+        printed.contains("advertise = \"fermata-3:7451\""),
+        "{printed}"
+    );
 }
