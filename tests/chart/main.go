@@ -1,4 +1,4 @@
-// Decodes rendered manifests strictly against the types of the Kubernetes API, the Prometheus operator and cert-manager:
+// Decodes manifests strictly, those of the chart and of deploy/kubernetes, against the types of the Kubernetes API, the Prometheus operator and cert-manager:
 //
 //	helm template fermata helm/fermata --values FILE | (cd tests/chart && go run .)
 //
@@ -27,10 +27,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The kinds that the chart may make, by API version and kind.
+// The kinds that there may be, by API version and kind.
 var kinds = map[string]func() meta.Object{
+	"apps/v1 Deployment":                      func() meta.Object { return new(apps.Deployment) },
 	"apps/v1 StatefulSet":                     func() meta.Object { return new(apps.StatefulSet) },
 	"autoscaling/v2 HorizontalPodAutoscaler":  func() meta.Object { return new(autoscaling.HorizontalPodAutoscaler) },
+	"batch/v1 CronJob":                        func() meta.Object { return new(batch.CronJob) },
 	"batch/v1 Job":                            func() meta.Object { return new(batch.Job) },
 	"cert-manager.io/v1 Certificate":          func() meta.Object { return new(certmanager.Certificate) },
 	"monitoring.coreos.com/v1 PodMonitor":     func() meta.Object { return new(monitoring.PodMonitor) },

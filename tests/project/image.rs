@@ -1,5 +1,7 @@
 //! What the image is built of.
 
+use std::process::Command;
+
 use super::files::{root, text};
 
 /// `.dockerignore` leaves out all but what it names.
@@ -28,4 +30,27 @@ fn nothing_that_the_image_is_built_of_is_left_out() {
         }
     }
     assert!(copied > 4, "{copied}");
+}
+
+/// The settings of deploy/compose.yaml, as `fermata serve` reads them.
+#[test]
+fn the_replicas_of_the_compose_file_have_valid_settings() {
+    let compose = text("deploy/compose.yaml");
+    let settings = compose
+        .split(['\n', ',', '{', '}'])
+        .filter_map(|part| part.trim().split_once(": "))
+        .filter(|(name, _)| name.starts_with("FERMATA_CFG_"))
+        .map(|(name, value)| (name, value.trim_matches('"')));
+    let checked = Command::new(env!("CARGO_BIN_EXE_fermata"))
+        .arg("check")
+        .envs(settings)
+        .env("FERMATA_CFG_INSECURE", "true")
+        .output()
+        .unwrap();
+    assert!(checked.status.success(), "{checked:?}");
+    let printed = String::from_utf8(checked.stdout).unwrap();
+    assert!(
+        printed.contains("advertise = \"fermata-3:7451\""),
+        "{printed}"
+    );
 }
