@@ -97,6 +97,9 @@ pub fn init(config: &LogConfig, traces: Option<&Traces>) -> Result<LogFilter, Te
     let mut layers = vec![lines.with_filter(filter).boxed()];
     layers.extend(traces.map(|traces| traces.layer().boxed()));
     tracing_subscriber::registry().with(layers).try_init()?;
+    if let Some(traces) = traces {
+        traces.begin();
+    }
     Ok(LogFilter {
         handle,
         text: Arc::new(Mutex::new(config.filter.clone())),

@@ -1,15 +1,17 @@
 //! Distributed traces: spans for collectors, and the W3C context that comes with a call and goes on to other replicas.
 //!
-//! All spans of traces have the target [`TARGET`] and the level DEBUG. They cost next to nothing while `traces.endpoint` is not set.
-//! `telemetry` exports them, and leaves them out of the log.
+//! All spans of traces have the target [`TARGET`] and the level DEBUG. A call that is not traced makes none of them. `telemetry`
+//! exports them, and leaves them out of the log.
 
 use std::fmt::Display;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use http::HeaderMap;
 use opentelemetry::KeyValue;
 use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator as _};
 use opentelemetry::trace::{FutureExt as _, Status, TraceContextExt as _, get_active_span};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::{IdGenerator as _, RandomIdGenerator};
 use tonic::Code;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tracing::Span;
@@ -18,28 +20,57 @@ use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 /// The target of all spans and events of traces.
 pub const TARGET: &str = "fermata::trace";
 
-/// The header with the context, as W3C names it.
-const TRACEPARENT: &str = "traceparent";
+/// The metadata with the context, as W3C names it.
+pub const TRACEPARENT: &str = "traceparent";
 
-/// The span of a call that was received with these headers; `None`: of a path that no service here has.
-pub fn of_call(path: Option<&str>, headers: &HeaderMap) -> Span {
-    let path = path.unwrap_or("other");
-    let (service, method) = path
-        .trim_start_matches('/')
-        .split_once('/')
-        .unwrap_or((path, ""));
+/// One in so many calls without a context is traced; 0: none, as nothing is exported.
+static ONE_IN: AtomicU32 = AtomicU32::new(0);
+
+/// Begins to make spans: of calls whose callers trace them, and of one in so many others.
+pub fn begin(one_in: NonZeroU32) {
+    ONE_IN.store(one_in.get(), Ordering::Relaxed);
+}
+
+/// True once in so many times, by chance.
+fn chance(one_in: u32) -> bool {
+    let random = u64::from_be_bytes(RandomIdGenerator::default().new_span_id().to_bytes());
+    random <= u64::MAX / u64::from(one_in)
+}
+
+/// The span of a call that was received with this context; no span if the call is not traced. The path is `None` if no service here
+/// has it.
+pub fn of_call(path: Option<&str>, traceparent: Option<&str>) -> Span {
+    let one_in = ONE_IN.load(Ordering::Relaxed);
+    if one_in == 0 {
+        return Span::none();
+    }
+    let parent = traceparent.map(|context| {
+        let extracted = TraceContextPropagator::new().extract(&Received(context));
+        let is_sampled = extracted.span().span_context().is_sampled();
+        let is_valid = extracted.span().span_context().is_valid();
+        (extracted, is_valid, is_sampled)
+    });
+    let parent = parent.filter(|(_, is_valid, _)| *is_valid);
+    let is_traced = match &parent {
+        Some((_, _, is_sampled)) => *is_sampled,
+        None => chance(one_in),
+    };
+    if !is_traced {
+        return Span::none();
+    }
+    let path = path.unwrap_or("other").trim_start_matches('/');
+    let (service, method) = path.split_once('/').unwrap_or((path, ""));
     let span = tracing::debug_span!(
         target: TARGET,
         parent: None,
         "request",
-        otel.name = path.trim_start_matches('/'),
+        otel.name = path,
         otel.kind = "server",
         rpc.system = "grpc",
         rpc.service = service,
         rpc.method = method,
     );
-    if !span.is_disabled() && headers.contains_key(TRACEPARENT) {
-        let parent = TraceContextPropagator::new().extract(&Headers(headers));
+    if let Some((parent, ..)) = parent {
         // Only fails without the layer that exports, and then nobody misses it.
         let _ = span.set_parent(parent);
     }
@@ -109,13 +140,12 @@ pub fn failed(code: Code, reason: &str) {
     });
 }
 
-struct Headers<'a>(&'a HeaderMap);
+/// A context as it was received. No tracestate: nothing here reads it, and it may be large.
+struct Received<'a>(&'a str);
 
-impl Extractor for Headers<'_> {
+impl Extractor for Received<'_> {
     fn get(&self, key: &str) -> Option<&str> {
-        // No tracestate: nothing here reads it, and it may be large.
-        let context = self.0.get(TRACEPARENT).filter(|_| key == TRACEPARENT);
-        context?.to_str().ok()
+        (key == TRACEPARENT).then_some(self.0)
     }
 
     fn keys(&self) -> Vec<&str> {
@@ -132,5 +162,17 @@ impl Injector for Metadata<'_> {
         {
             self.0.insert(TRACEPARENT, value);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chance_chooses_about_one_in_so_many() {
+        assert!(chance(1));
+        let chosen = (0..100_000).filter(|_| chance(100)).count();
+        assert!((700..1_300).contains(&chosen), "{chosen}");
     }
 }

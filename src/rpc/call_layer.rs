@@ -31,7 +31,7 @@ use crate::trace;
 const OURS: &str = "/fermata.";
 
 /// The path of the service for clients.
-pub(super) const LOCK_SERVICE: &str = "/fermata.v1.LockService/";
+const LOCK_SERVICE: &str = "/fermata.v1.LockService/";
 
 /// The methods with a stream of messages from their caller.
 const STREAMS_IN: [&str; 3] = ["/KeepAlive", "/Pipeline", "/ServerReflectionInfo"];
@@ -162,7 +162,11 @@ where
         let ours = path.starts_with(OURS);
         let writes = ours && may_write(path);
         let known = self.layer.metrics.knows(path);
-        let trace = trace::of_call(known.then_some(path), request.headers());
+        let trace = {
+            let context = request.headers().get(trace::TRACEPARENT);
+            let context = context.and_then(|context| context.to_str().ok());
+            trace::of_call(known.then_some(path), context)
+        };
         let span = span_of(path);
         let message_bytes_max = self.layer.message_bytes_max;
         let answer_by = deadline.answer_within(self.layer.call_max);
@@ -323,7 +327,7 @@ fn may_write(path: &str) -> bool {
 
 /// `/fermata.v1.LockService/Get` -> a span of service and method. What the call is about is recorded by
 /// its handler; values never are.
-fn span_of(path: &str) -> tracing::Span {
+pub(super) fn span_of(path: &str) -> tracing::Span {
     let (service, method) = path
         .trim_start_matches('/')
         .split_once('/')
@@ -332,7 +336,7 @@ fn span_of(path: &str) -> tracing::Span {
 }
 
 /// The span of one call.
-pub(super) fn span(service: &str, method: &str) -> tracing::Span {
+fn span(service: &str, method: &str) -> tracing::Span {
     tracing::info_span!(
         "call",
         service,

@@ -1,5 +1,6 @@
 //! Exports the spans of `crate::trace` to a collector, by OTLP over gRPC.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
@@ -7,7 +8,7 @@ use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_otlp::{ExporterBuildError, SpanExporter, WithExportConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
-use opentelemetry_sdk::trace::{self, Sampler, SdkTracerProvider, SpanData};
+use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider, SpanData, SpanExporter as Export};
 use tracing::Subscriber;
 use tracing_opentelemetry::OpenTelemetryLayer;
 use tracing_subscriber::Layer;
@@ -18,14 +19,17 @@ use crate::build;
 use crate::clock::{Clock as _, SystemClock};
 use crate::config::TracesConfig;
 use crate::log_throttle::LogThrottle;
-use crate::trace::TARGET;
+use crate::trace::{self, TARGET};
 
 /// The time for one export, and for the last one when the process stops.
 const EXPORT_WITHIN: Duration = Duration::from_secs(2);
 
 /// The export of spans, in a thread of its own. While the collector cannot be reached, spans are dropped: 2,048 wait at most.
 #[derive(Debug)]
-pub struct Traces(SdkTracerProvider);
+pub struct Traces {
+    provider: SdkTracerProvider,
+    one_in: NonZeroU32,
+}
 
 /// Says in the log that spans are lost.
 #[derive(Debug)]
@@ -34,7 +38,7 @@ struct Exporter {
     lost: LogThrottle,
 }
 
-impl trace::SpanExporter for Exporter {
+impl Export for Exporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let spans = batch.len();
         let exported = self.inner.export(batch).await;
@@ -88,14 +92,21 @@ impl Traces {
             KeyValue::new("service.version", build::VERSION),
             KeyValue::new("service.instance.id", instance.to_owned()),
         ]);
-        // The caller of a call decides, if it did; else chance.
-        let by_chance = Sampler::TraceIdRatioBased(1.0 / f64::from(config.one_in.get()));
         let provider = SdkTracerProvider::builder()
             .with_batch_exporter(exporter)
-            .with_sampler(Sampler::ParentBased(Box::new(by_chance)))
+            // Calls that are not traced make no span.
+            .with_sampler(Sampler::AlwaysOn)
             .with_resource(resource.build())
             .build();
-        Ok(Some(Traces(provider)))
+        Ok(Some(Traces {
+            provider,
+            one_in: config.one_in,
+        }))
+    }
+
+    /// Begins to make spans.
+    pub fn begin(&self) {
+        trace::begin(self.one_in);
     }
 
     /// The layer that takes spans from the code.
@@ -103,7 +114,7 @@ impl Traces {
     where
         S: Subscriber + for<'span> LookupSpan<'span>,
     {
-        OpenTelemetryLayer::new(self.0.tracer("fermata"))
+        OpenTelemetryLayer::new(self.provider.tracer("fermata"))
             .with_location(false)
             .with_threads(false)
             .with_target(false)
@@ -113,7 +124,7 @@ impl Traces {
 
     /// Exports the last spans, for two seconds at most. Blocks.
     pub fn end(&self) {
-        if let Err(error) = self.0.shutdown_with_timeout(EXPORT_WITHIN) {
+        if let Err(error) = self.provider.shutdown_with_timeout(EXPORT_WITHIN) {
             tracing::debug!(%error, "the last spans were not exported");
         }
     }

@@ -1,6 +1,6 @@
 //! An agent of several replicas: it goes to the home of a key itself, and its programs keep their locks when a replica is killed.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ impl Drop for Agent {
 }
 
 impl Agent {
-    fn of<'a>(socket: &PathBuf, replicas: impl Iterator<Item = &'a Replica>) -> Agent {
+    fn of<'a>(socket: &Path, replicas: impl Iterator<Item = &'a Replica>) -> Agent {
         let endpoints = replicas.flat_map(|replica| ["--endpoint".to_owned(), replica.endpoint()]);
         let agent = Command::new(env!("CARGO_BIN_EXE_fermata"))
             .args(["agent", "--listen", &format!("unix:{}", socket.display())])

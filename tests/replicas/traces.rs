@@ -9,6 +9,8 @@ use fermata_proto::{
 };
 use tonic::Request;
 
+use fermata_client::{ClientOptions, LockRequest, TraceContext};
+
 use super::calls::seconds;
 use super::collector::{Collected, Collector, listing};
 use super::replica::Client;
@@ -17,13 +19,15 @@ use super::world::World;
 const TRACE: u128 = 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c;
 const TTL: Duration = Duration::from_secs(20);
 
+fn context(trace: u128) -> String {
+    format!("00-{trace:032x}-b7ad6b7169203331-01")
+}
+
 /// A request of the traced caller.
 fn traced<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
-    let context = format!("00-{TRACE:032x}-b7ad6b7169203331-01");
-    request
-        .metadata_mut()
-        .insert("traceparent", context.parse().unwrap());
+    let context = context(TRACE).parse().unwrap();
+    request.metadata_mut().insert("traceparent", context);
     request
 }
 
@@ -148,4 +152,29 @@ async fn a_contended_section_across_two_replicas_is_one_trace() {
         .iter()
         .filter(|one| one.span.name.ends_with("/CreateLockRef"));
     assert_eq!(creates.count(), 1, "{text}");
+}
+
+/// Over its Pipeline.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_section_of_the_rust_client_is_in_the_trace_of_its_program() {
+    let (collector, endpoint) = Collector::start().await;
+    let Some(world) = World::of_traced(1, &endpoint).await else {
+        return;
+    };
+    let options = ClientOptions {
+        traces: Some(TraceContext::new(|| Some(context(!TRACE)))),
+        ..ClientOptions::default()
+    };
+    let client = fermata_client::Client::connect_with([world.replicas[0].endpoint()], options);
+    let guard = client.unwrap().lock(LockRequest::new("k")).await.unwrap();
+    guard.put("traced").await.unwrap();
+    guard.release().await.unwrap();
+    let methods = ["CreateLockRef", "CriticalPut", "ReleaseLock"];
+    let trace = collector.trace((!TRACE).to_be_bytes(), |trace| {
+        let mut names = trace.iter().map(|one| &*one.span.name);
+        methods
+            .iter()
+            .all(|method| names.any(|name| name.ends_with(method)))
+    });
+    eprintln!("{}", listing(&trace.await));
 }

@@ -124,6 +124,7 @@ async fn a_deadline_of_ages_does_not_take_over_from_the_limit_of_the_server() {
     // The same of a call in a frame, and of one whose message never comes.
     let call = PipelineCall {
         call_id: 1,
+        traceparent: String::new(),
         timeout: ask::seconds(315_576_000_000),
         call: Some(pipeline_call::Call::Get(get)),
     };

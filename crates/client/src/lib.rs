@@ -75,7 +75,7 @@ pub use lock::guard::{GuardState, LockGuard};
 pub use lock::progress::Progress;
 pub use lock::scoped::{Lock, LockContext, RelockError};
 pub use secret_text::public_part;
-pub use transport::call_metadata::{CallMetadata, InvalidZone, Zone};
+pub use transport::call_metadata::{CallMetadata, InvalidZone, TraceContext, Zone};
 pub use transport::endpoint::{ConnectError, Dialer};
 pub use transport::options::ClientOptions;
 pub use transport::pipeline::{Answering, Call, Pipeline};

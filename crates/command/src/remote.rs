@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fermata_client::{Client, ClientOptions, FileError, Tls, Token};
+use fermata_client::{Client, ClientOptions, FileError, Tls, Token, TraceContext};
 use tokio::time::sleep;
 
 pub use crate::environment::variable;
@@ -30,6 +30,8 @@ pub const LOCK_REF_VARIABLE: &str = "FERMATA_LOCK_REF";
 const TOKEN_VARIABLE: &str = "FERMATA_TOKEN";
 const TOKEN_FILE_VARIABLE: &str = "FERMATA_TOKEN_FILE";
 const CA_VARIABLE: &str = "FERMATA_CA_FILE";
+/// The variable with the trace that a command is part of, as OpenTelemetry names it.
+const TRACEPARENT_VARIABLE: &str = "TRACEPARENT";
 const CERTIFICATE_VARIABLE: &str = "FERMATA_CERTIFICATE_FILE";
 const KEY_VARIABLE: &str = "FERMATA_CERTIFICATE_KEY_FILE";
 
@@ -158,6 +160,8 @@ impl Remote {
             options.timeout = timeout;
         }
         options.token = self.token()?;
+        options.traces = variable(TRACEPARENT_VARIABLE)
+            .map(|trace| TraceContext::new(move || Some(trace.clone())));
         options.tls = self.tls()?;
         Ok(options)
     }

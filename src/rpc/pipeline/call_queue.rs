@@ -202,6 +202,7 @@ mod tests {
             let call = PipelineCall {
                 call_id,
                 timeout: None,
+                traceparent: String::new(),
                 call: Some(call),
             };
             queue.push(call, Instant::now());

@@ -6,12 +6,10 @@ use std::time::Duration;
 use fermata_proto::pipeline_answer::Outcome;
 use fermata_proto::pipeline_call::Call;
 use fermata_proto::{KeyHome, PipelineAnswer, PipelineCall};
-use http::HeaderMap;
 use tokio::time::{Instant, timeout_at};
 use tonic::{Code, Status};
 use tracing::Instrument as _;
 
-use crate::rpc::call_layer::LOCK_SERVICE;
 use crate::rpc::calls::{
     CallContext, CloseSession, CreateLockRef, CriticalDelete, CriticalGet, CriticalPut,
     OpenSession, ReleaseLock, RenewSession, Served, UnaryCall,
@@ -51,10 +49,11 @@ impl Caller {
             zone: (self.zone.clone()).unwrap_or_else(|| self.router.engine().zone()),
             ..self.context.clone()
         };
+        let traceparent = call.traceparent;
         let call = call.call.ok_or(missing)?;
-        let method = method(&call);
-        let span = call_layer::span("fermata.v1.LockService", method);
-        let trace = trace::of_call(Some(&format!("{LOCK_SERVICE}{method}")), &HeaderMap::new());
+        let path = path(&call);
+        let span = call_layer::span_of(path);
+        let trace = trace::of_call(Some(path), Some(&*traceparent));
         let served = async {
             let served = self.make(call, &context).await;
             let code = served.as_ref().map_or_else(Status::code, |_| Code::Ok);
@@ -67,18 +66,17 @@ impl Caller {
         served.instrument(span).instrument(trace).await
     }
 
-    /// Counts an answered call. `method` is `None` if the call names none, or is not kept any more.
-    pub fn count(&self, method: Option<&str>, failed: Option<&Status>, took: Option<Duration>) {
-        let path = format!("{LOCK_SERVICE}{}", method.unwrap_or("Pipeline"));
+    /// Counts an answered call. `path` is `None` if the call names none, or is not kept any more.
+    pub fn count(&self, path: Option<&str>, failed: Option<&Status>, took: Option<Duration>) {
+        let path = path.unwrap_or("/fermata.v1.LockService/Pipeline");
         let reason = failed.map(status::reason);
-        self.router
-            .metrics()
-            .answered(&path, reason.as_deref(), took);
+        let metrics = self.router.metrics();
+        metrics.answered(path, reason.as_deref(), took);
     }
 
     /// The answer to a call that was refused before it began.
-    pub fn refused(&self, call_id: u64, method: Option<&str>, status: Status) -> PipelineAnswer {
-        self.count(method, Some(&status), None);
+    pub fn refused(&self, call_id: u64, path: Option<&str>, status: Status) -> PipelineAnswer {
+        self.count(path, Some(&status), None);
         self.answer(call_id, Err(status))
     }
 
@@ -181,20 +179,20 @@ fn without_home(answer: Outcome) -> Served<Outcome> {
     Served { answer, home: None }
 }
 
-/// The method of the same call alone.
-pub(super) fn method(call: &Call) -> &'static str {
+/// The path of the same call alone.
+pub(super) fn path(call: &Call) -> &'static str {
     match call {
-        Call::CreateLockRef(_) => "CreateLockRef",
-        Call::AcquireLock(_) => "AcquireLock",
-        Call::RenewLocks(_) => "RenewLocks",
-        Call::ReleaseLock(_) => "ReleaseLock",
-        Call::CriticalGet(_) => "CriticalGet",
-        Call::CriticalPut(_) => "CriticalPut",
-        Call::CriticalDelete(_) => "CriticalDelete",
-        Call::OpenSession(_) => "OpenSession",
-        Call::RenewSession(_) => "RenewSession",
-        Call::KeepAlive(_) => "KeepAlive",
-        Call::CloseSession(_) => "CloseSession",
-        Call::Get(_) => "Get",
+        Call::CreateLockRef(_) => "/fermata.v1.LockService/CreateLockRef",
+        Call::AcquireLock(_) => "/fermata.v1.LockService/AcquireLock",
+        Call::RenewLocks(_) => "/fermata.v1.LockService/RenewLocks",
+        Call::ReleaseLock(_) => "/fermata.v1.LockService/ReleaseLock",
+        Call::CriticalGet(_) => "/fermata.v1.LockService/CriticalGet",
+        Call::CriticalPut(_) => "/fermata.v1.LockService/CriticalPut",
+        Call::CriticalDelete(_) => "/fermata.v1.LockService/CriticalDelete",
+        Call::OpenSession(_) => "/fermata.v1.LockService/OpenSession",
+        Call::RenewSession(_) => "/fermata.v1.LockService/RenewSession",
+        Call::KeepAlive(_) => "/fermata.v1.LockService/KeepAlive",
+        Call::CloseSession(_) => "/fermata.v1.LockService/CloseSession",
+        Call::Get(_) => "/fermata.v1.LockService/Get",
     }
 }

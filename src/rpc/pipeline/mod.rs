@@ -345,8 +345,8 @@ impl Pipe {
                 None => self.queue.push(call, received),
                 // Not kept until there is room for it: it may be many times as large as its bytes.
                 Some(invalid) => {
-                    let method = call.call.as_ref().map(caller::method);
-                    let refused = self.caller.refused(call.call_id, method, invalid.into());
+                    let path = call.call.as_ref().map(caller::path);
+                    let refused = self.caller.refused(call.call_id, path, invalid.into());
                     self.answered(refused);
                 }
             }
@@ -436,8 +436,8 @@ impl Pipe {
             () => overloaded.map(status::overloaded),
         };
         if let Some(refused) = refused {
-            let method = call.call.as_ref().map(caller::method);
-            return self.answered(self.caller.refused(call.call_id, method, refused));
+            let path = call.call.as_ref().map(caller::path);
+            return self.answered(self.caller.refused(call.call_id, path, refused));
         }
         self.asked_bytes += bytes;
         self.waits += usize::from(waits);
@@ -450,7 +450,7 @@ impl Pipe {
         let account = self.held.as_ref().map(|held| Arc::clone(held.account()));
         self.in_flight.push(Box::pin(async move {
             let call_id = call.call_id;
-            let method = call.call.as_ref().map(caller::method);
+            let path = call.call.as_ref().map(caller::path);
             let _counted = caller.router.metrics().begun();
             // As by itself: a call that panics is no other one's end.
             let served = async {
@@ -472,7 +472,7 @@ impl Pipe {
                 Err(_aborted) => Err(status::given_up_begun(writes)),
             };
             let failed = served.as_ref().err();
-            caller.count(method, failed, Some(received.elapsed()));
+            caller.count(path, failed, Some(received.elapsed()));
             CallMade {
                 answer: caller.answer(call_id, served),
                 asked_bytes: bytes,

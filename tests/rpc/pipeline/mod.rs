@@ -73,6 +73,7 @@ impl Pipe {
                 self.last_id += 1;
                 PipelineCall {
                     call_id: self.last_id,
+                    traceparent: String::new(),
                     timeout: timeout.map(|timeout| timeout.try_into().unwrap()),
                     call: Some(call),
                 }
@@ -219,6 +220,7 @@ async fn a_call_that_names_nothing_is_refused_and_the_others_go_on() {
     let mut pipe = Pipe::open(&mut world.client().await).await;
     let call = |call_id| PipelineCall {
         call_id,
+        traceparent: String::new(),
         timeout: None,
         call: Some(Call::CreateLockRef(ask::create("a"))),
     };
@@ -307,6 +309,7 @@ async fn two_calls_in_flight_with_one_id_end_the_stream() {
     world.store.send_replace(Mode::Hangs);
     let twice = |call: Call| PipelineCall {
         call_id: 7,
+        traceparent: String::new(),
         timeout: None,
         call: Some(call),
     };

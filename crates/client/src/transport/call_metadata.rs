@@ -1,4 +1,7 @@
-//! The metadata of each call: the token of the client, and its zone.
+//! The metadata of each call: the token of the client, its zone, and the trace that the call is part of.
+
+use std::fmt;
+use std::sync::Arc;
 
 use tonic::metadata::AsciiMetadataValue;
 use tonic::{Code, Request, Status};
@@ -9,13 +12,35 @@ use super::token::Token;
 /// The name of the metadata with the zone of the client.
 const ZONE: &str = "fermata-zone";
 
-/// The token and the zone of a client, as metadata of each call.
+/// The name of the metadata with the trace of a call, as W3C names it.
+const TRACEPARENT: &str = "traceparent";
+
+/// The token and the zone of a client and the traces of its calls, as metadata of each call.
 #[derive(Clone, Debug, Default)]
 pub struct CallMetadata {
     /// The zone that the client runs in.
     pub zone: Option<Zone>,
     /// The token of the client.
     pub token: Option<Token>,
+    /// The traces of calls.
+    pub traces: Option<TraceContext>,
+}
+
+/// Tells for each call which trace it is part of. It is asked as the call is made, in the task that makes it.
+#[derive(Clone)]
+pub struct TraceContext(Arc<dyn Fn() -> Option<String> + Send + Sync>);
+
+impl TraceContext {
+    /// Asks this function. The text has the form of W3C's `traceparent`: `00-TRACE-SPAN-FLAGS`; `None`: no trace.
+    pub fn new(traceparent: impl Fn() -> Option<String> + Send + Sync + 'static) -> TraceContext {
+        TraceContext(Arc::new(traceparent))
+    }
+}
+
+impl fmt::Debug for TraceContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TraceContext")
+    }
 }
 
 impl CallMetadata {
@@ -28,6 +53,14 @@ impl CallMetadata {
         if let Some(token) = self.sent_token() {
             metadata.insert("authorization", token);
         }
+        if let Some(Ok(trace)) = self.traceparent().map(|trace| trace.parse()) {
+            metadata.insert(TRACEPARENT, trace);
+        }
+    }
+
+    /// The trace of a call that is made now.
+    pub(crate) fn traceparent(&self) -> Option<String> {
+        (self.traces.as_ref()?.0)()
     }
 
     /// The token for calls that are made now.

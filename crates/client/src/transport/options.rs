@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::call_metadata::{CallMetadata, Zone};
+use super::call_metadata::{CallMetadata, TraceContext, Zone};
 use super::tls::Tls;
 use super::token::Token;
 
@@ -46,6 +46,8 @@ pub struct ClientOptions {
     /// The token by which the service knows this client. `None` if the service accepts calls of everybody, or knows its clients
     /// by their certificates.
     pub token: Option<Token>,
+    /// The traces that calls are part of, for the spans of the service. `None`: the service decides which calls it traces.
+    pub traces: Option<TraceContext>,
     /// The certificates for `https://` endpoints; `None` trusts the CAs of the system.
     pub tls: Option<Tls>,
 }
@@ -56,6 +58,7 @@ impl ClientOptions {
         CallMetadata {
             zone: self.zone.clone(),
             token: self.token.clone(),
+            traces: self.traces.clone(),
         }
     }
 }
@@ -74,6 +77,7 @@ impl Default for ClientOptions {
             pipeline: true,
             zone: None,
             token: None,
+            traces: None,
             tls: None,
         }
     }

@@ -165,6 +165,12 @@ impl Pipeline {
         let queued = Queued {
             bytes: bytes_of(&call),
             call: call.in_frame(),
+            traceparent: self
+                .shared
+                .opener
+                .metadata
+                .traceparent()
+                .unwrap_or_default(),
             until,
             reply,
             room,

@@ -26,9 +26,9 @@ use crate::transport::retry::{Verdict, has_reason, judge, reason};
 pub(super) const FRAME_BYTES: usize = 16 * 1024;
 /// The most calls in a frame that a server accepts.
 const FRAME_CALLS_MAX: usize = 256;
-/// The bytes of a call in a frame beside its message, at most: its number, its time, and its length. A call that is given up
+/// The bytes of a call in a frame beside its message, at most: its number, its time, its trace, and its length. A call that is given up
 /// takes less.
-const ITEM_BYTES: usize = 64;
+const ITEM_BYTES: usize = 128;
 /// A stream without an answer for this time after a caller has given up is broken. A server answers at once that a call is given
 /// up.
 pub(super) const SILENT_MAX: Duration = Duration::from_secs(10);
@@ -43,6 +43,8 @@ pub(super) fn bytes_of(call: &impl Message) -> usize {
 /// A call that waits for the next frame.
 pub(super) struct Queued {
     pub(super) call: pipeline_call::Call,
+    /// The trace that it is part of.
+    pub(super) traceparent: String,
     pub(super) bytes: usize,
     /// The moment when its caller gives up; `None` if never.
     pub(super) until: Option<Instant>,
@@ -300,6 +302,7 @@ impl Sending {
             calls.push(PipelineCall {
                 call_id: self.last_id,
                 timeout: left.and_then(|left| left.try_into().ok()),
+                traceparent: queued.traceparent,
                 call: Some(queued.call),
             });
         }
