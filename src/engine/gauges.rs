@@ -69,16 +69,16 @@ impl Collector for EngineGauges {
         ];
         let of_each = |number: fn(&Admission) -> usize| {
             let each = admissions.iter();
-            each.map(|(calls, admission)| (Some(("calls", *calls)), gauge(number(admission))))
+            each.map(|(kind, admission)| (Some(("kind", *kind)), gauge(number(admission))))
                 .collect()
         };
         put(
-            "calls_in_flight",
+            "admitted_calls",
             "Calls under the concurrency limit, by kind: those that begin an entry or a session, and reads without a lock",
             of_each(Admission::in_flight),
         )?;
         put(
-            "concurrency_limit",
+            "admitted_calls_limit",
             "The adaptive limit of such calls; a call above it is refused with OVERLOADED",
             of_each(Admission::limit),
         )?;

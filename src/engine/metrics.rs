@@ -63,8 +63,8 @@ struct ReasonLabels {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct CallsLabels {
-    calls: &'static str,
+struct KindLabels {
+    kind: &'static str,
 }
 
 /// See the module.
@@ -105,7 +105,7 @@ pub(super) struct EngineMetrics {
     pub closed_sessions: Counter,
     /// Sessions that expired.
     pub expired_sessions: Counter,
-    refused: Family<CallsLabels, Counter>,
+    refused: Family<KindLabels, Counter>,
     /// Replicas that this process started: one, and one more after each fencing.
     pub replica_starts: Counter,
 }
@@ -259,8 +259,8 @@ impl EngineMetrics {
     }
 
     /// The counter of refused calls under overload.
-    pub fn refused(&self, calls: &'static str) -> Counter {
-        self.refused.get_or_create_owned(&CallsLabels { calls })
+    pub fn refused(&self, kind: &'static str) -> Counter {
+        self.refused.get_or_create_owned(&KindLabels { kind })
     }
 
     /// The grants by cause.
