@@ -77,6 +77,8 @@ pub(super) struct EngineMetrics {
     evictions: Family<EvictionLabels, Counter>,
     /// Grants with a fence ahead of the clock.
     fences_ahead: Counter,
+    /// Keys whose row differed from the last write of their home.
+    pub contradicted_keys: Counter,
     commits: Family<OutcomeLabels, Counter>,
     /// Compare-and-swaps that took effect.
     pub committed: Counter,
@@ -195,6 +197,7 @@ impl EngineMetrics {
             holds,
             evictions,
             fences_ahead: Counter::default(),
+            contradicted_keys: Counter::default(),
             commits,
             committed,
             conflicts,
@@ -313,6 +316,12 @@ impl EngineMetrics {
             "Grants with a fencing token more than 1 s ahead of the clock: a clock was set back, a backup was restored, or a replica \
              crashed (write-back)",
             self.fences_ahead.clone(),
+        );
+        registry.register(
+            "contradicted_keys",
+            "Keys whose row in the store differed from the last write of this home: the store lost a write, a table was restored, or \
+             somebody else changed it",
+            self.contradicted_keys.clone(),
         );
         registry.register(
             "commits",

@@ -107,6 +107,7 @@ impl Reports {
                 );
             }
             Report::Contradicted { known, found } => {
+                self.metrics.contradicted_keys.inc();
                 tracing::error!(
                     key = %cell.id, known, found,
                     "the row of a key differs from the last write of its home (was the table restored?): taking the key over \
