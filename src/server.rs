@@ -63,6 +63,7 @@ use connection::Admitted;
 use handshake::Side;
 use health::Health;
 pub use health::Readiness;
+pub use wire::NOBODY;
 
 /// The default time for calls in flight after SIGTERM.
 pub const GRACE: Duration = Duration::from_secs(10);

@@ -5,19 +5,22 @@
 //! A session therefore lives as long as its program: of a program that was killed or stopped it ends after its disconnect_grace.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fermata_client::Client;
 use http::Request;
-use tonic::Status;
 use tonic::body::Body;
+use tonic::{Code, Status};
 use tower::service_fn;
 
 use crate::access::Origin;
+use crate::clock::{Clock as _, SystemClock};
+use crate::log_throttle::LogThrottle;
 use crate::server::{ConnectionInfo, ServerError, ServerListener, Stopped, serve_programs};
 
 /// The time for calls in flight after the begin of a stop.
-pub const GRACE: Duration = Duration::from_secs(5);
+pub const GRACE: Duration = Duration::from_secs(2);
 
 /// The programs that an agent admits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,18 +54,33 @@ pub async fn serve(
     client: Client,
     shutdown: impl Future<Output = ()>,
 ) -> Result<Stopped, ServerError> {
+    let failures = Arc::new(LogThrottle::default());
     let service = service_fn(move |call: Request<Body>| {
         let info = call.extensions().get::<ConnectionInfo>();
         let admitted = callers.admit(info.and_then(|info| info.origin.as_ref()));
-        let client = client.clone();
+        let (client, failures) = (client.clone(), Arc::clone(&failures));
         async move {
-            Ok(match admitted {
+            let answer = match admitted {
                 Ok(()) => client.pass_on(call).await,
                 Err(refused) => refused.into_http(),
-            })
+            };
+            if let Some(failed) = Status::from_header_map(answer.headers()) {
+                log(&failed, &failures);
+            }
+            Ok(answer)
         }
     });
     serve_programs(listeners, service, GRACE, shutdown).await
+}
+
+/// Logs failures that the programs cannot mend.
+fn log(failed: &Status, failures: &LogThrottle) {
+    let why = failed.message();
+    if let Code::Unavailable | Code::Unauthenticated | Code::PermissionDenied = failed.code()
+        && let Some(times) = failures.met(SystemClock.boot(), why)
+    {
+        tracing::warn!(code = ?failed.code(), times, "a call failed: {why}");
+    }
 }
 
 #[cfg(test)]

@@ -8,25 +8,25 @@ use fermata_command::{Failure, Remote, exit};
 use nix::sys::signal::Signal;
 use nix::unistd::{Uid, User};
 
+use super::descriptors;
 use super::signals::Signals;
 use crate::agent::{self, Callers, GRACE};
 use crate::build;
 use crate::config::{Listen, ListenAt, LogConfig, LogFormat};
-use crate::server::{self, ServerListener, Stopped};
+use crate::server::{self, NOBODY, ServerListener, Stopped};
 use crate::telemetry;
 
 const HELP: &str = "\
 A program beside the agent calls it as it would call a replica, without TLS and
-without a token: `FERMATA_ENDPOINT=unix:/run/fermata/agent.sock` for commands,
-`unix:/run/fermata/agent.sock` as the target of any gRPC client. The agent
-passes each call on with its own token: to the home of the key, if --endpoint
-names it as the `advertise` of that replica does, else to the replica in use.
+without a token. Commands need FERMATA_ENDPOINT=unix:/run/fermata/agent.sock,
+gRPC clients the target unix:/run/fermata/agent.sock (docs/agent.md has an
+option that some languages need). The agent passes each call on with its own
+token, to the home of the key if it is one of the endpoints.
 
-A session of a program ends with the program, not with the agent: after its
-disconnect_grace. After a restart of the agent clients connect again. The token
-file is read again as calls are made.
+A session ends its disconnect_grace after its program ends. A restart of the
+agent does not end it. The token file is read again as calls are made.
 
-Exit status: 0 stopped by SIGTERM or SIGINT, after 5 s at most; 64 malformed;
+Exit status: 0 stopped by SIGTERM or SIGINT, after 2 s at most; 64 malformed;
 70 a failure; 71 an address is refused by the system.
 
 Examples:
@@ -35,6 +35,8 @@ Examples:
     --ca ca.pem --token-file token --allow-user app
   FERMATA_ENDPOINT=unix:/run/fermata/agent.sock fermata lock orders -- ./charge.sh";
 
+/// File descriptors: one for each connection of a program, and some more.
+const FILES: u64 = 16_384;
 /// A replica that is silent for twice this is left: programs repeat their calls within 15 s.
 const PING_EVERY: Duration = Duration::from_secs(2);
 
@@ -75,13 +77,28 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
     };
     telemetry::init(&log, None)
         .map_err(|error| Failure::usage(format!("--log-filter: {error}")))?;
+    if !args.remote.names_endpoints() {
+        return Err(Failure::usage(
+            "name the replicas: --endpoint URL, or FERMATA_ENDPOINT".to_owned(),
+        ));
+    }
     let endpoints = args.remote.endpoints();
+    let is_own = |endpoint: &&String| {
+        let at = endpoint.strip_prefix("http://").unwrap_or(endpoint);
+        listen.all().iter().any(|own| own.to_string() == at)
+    };
+    if let Some(own) = endpoints.iter().find(is_own) {
+        return Err(Failure::usage(format!(
+            "{own} is an endpoint, and an address of --listen: the agent would call itself"
+        )));
+    }
     let options = args.remote.client_options(ClientOptions {
         ping_interval: PING_EVERY,
         ..ClientOptions::default()
     })?;
     let client = Client::connect_with(&endpoints, options)?;
-    let signals = Signals::of(&[Signal::SIGTERM, Signal::SIGINT]);
+    descriptors::raise(FILES);
+    let signals = Signals::of(&[Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     let mut signals = signals
         .map_err(|error| Failure::new(exit::OS, format!("cannot receive signals: {error}")))?;
     let listeners = bind(&listen)
@@ -99,8 +116,14 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         "passing calls on"
     );
     let stopped = async {
-        let signal = signals.next().await;
-        tracing::info!(%signal, grace = ?GRACE, "stopping");
+        loop {
+            match signals.next().await {
+                Signal::SIGHUP => tracing::info!(
+                    "SIGHUP: the token file is read again by itself; restart for another CA"
+                ),
+                signal => return tracing::info!(%signal, grace = ?GRACE, "stopping"),
+            }
+        }
     };
     let ended = agent::serve(listeners, callers, client, stopped).await;
     let ended =
@@ -156,13 +179,17 @@ fn parse_format(text: &str) -> Result<LogFormat, String> {
 }
 
 fn parse_user(text: &str) -> Result<u32, String> {
-    if let Ok(number) = text.parse() {
-        return Ok(number);
-    }
-    match User::from_name(text) {
-        Ok(Some(user)) => Ok(user.uid.as_raw()),
-        Ok(None) => Err("this machine has no such user; give its number".to_owned()),
-        Err(error) => Err(error.to_string()),
+    let number = match (text.parse(), User::from_name(text)) {
+        (Ok(number), _) => number,
+        (_, Ok(Some(user))) => user.uid.as_raw(),
+        (_, Ok(None)) => return Err("this machine has no such user; give its number".to_owned()),
+        (_, Err(error)) => return Err(error.to_string()),
+    };
+    match number == NOBODY {
+        true => Err(
+            "nobody (65534) stands for users of other namespaces, and is never admitted".to_owned(),
+        ),
+        false => Ok(number),
     }
 }
 
@@ -185,6 +212,7 @@ mod tests {
         assert_eq!(parse_user("root"), Ok(0));
         assert_eq!(parse_user("1000"), Ok(1000));
         assert!(parse_user("nobody-has-this-name").is_err());
+        assert!(parse_user("nobody").is_err() && parse_user("65534").is_err());
         assert!(admitted(Vec::new()).contains(&0));
         assert_eq!(admitted(vec![7]), BTreeSet::from([7]));
     }

@@ -9,6 +9,7 @@ pub mod check;
 mod child;
 mod cluster;
 mod delete;
+mod descriptors;
 pub mod end;
 mod explain;
 mod get;
@@ -131,16 +132,21 @@ const OF_SERVERS: [(&str, &[&str]); 8] = [
     ("man", &[]),
 ];
 
+/// The options of client commands that an agent has no use for.
+const OF_SINGLE_CALLS: [&str; 3] = ["--table", "--timeout", "--output"];
+
 impl Cli {
     /// Options of client commands may stand before each command. Commands of servers refuse them here.
     fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
         let matches = built(Cli::command()).try_get_matches_from(words)?;
         let cli = Cli::from_arg_matches(&matches)?;
         let command = matches.subcommand_name().unwrap_or_default();
-        let Some((_, own)) = OF_SERVERS.iter().find(|(name, _)| *name == command) else {
-            return Ok(cli);
+        let own = OF_SERVERS.iter().find(|(name, _)| *name == command);
+        let is_foreign = |option: &&str| match own {
+            Some((_, own)) => !own.contains(option),
+            None => command == "agent" && OF_SINGLE_CALLS.contains(option),
         };
-        let foreign = cli.remote.given().find(|option| !own.contains(option));
+        let foreign = cli.remote.given().find(is_foreign);
         match foreign {
             Some(option) => Err(clap::Error::raw(
                 ErrorKind::UnknownArgument,
@@ -162,7 +168,17 @@ fn built(mut command: clap::Command) -> clap::Command {
     }
     command.build();
     let names = OF_SERVERS.iter().map(|(name, _)| *name);
-    names.fold(command, |command, name| command.mut_subcommand(name, hide))
+    let command = names.fold(command, |command, name| command.mut_subcommand(name, hide));
+    command.mut_subcommand("agent", |agent| {
+        agent.mut_args(|arg| {
+            let option = arg.get_long().map(|name| format!("--{name}"));
+            let is_unused = option.is_some_and(|option| OF_SINGLE_CALLS.contains(&&*option));
+            match is_unused {
+                true => arg.hide(true),
+                false => arg,
+            }
+        })
+    })
 }
 
 /// Prints help, or a fault of the command line.
@@ -230,6 +246,7 @@ mod tests {
             "fermata --endpoint http://a:1 serve",
             "fermata check --table t",
             "fermata schema print --timeout 1s",
+            "fermata agent --listen unix:/a --table t",
         ] {
             let refused = Cli::parse_words(bad.split(' ').map(OsString::from)).unwrap_err();
             let said = refused.to_string();

@@ -1,6 +1,5 @@
 //! `fermata serve`: assembles the parts of a server and runs them until a signal.
 
-mod descriptors;
 mod greeting;
 mod parts;
 mod reload;
@@ -14,6 +13,7 @@ use nix::sys::signal::Signal;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
+use super::descriptors;
 use super::end::end;
 use super::replica;
 use super::settings::Settings;

@@ -10,7 +10,7 @@ use super::connection::Admitted;
 use crate::access::Origin;
 
 /// The kernel shows all users of other user namespaces as this one. So it is no identity.
-const NOBODY: u32 = 65_534;
+pub const NOBODY: u32 = 65_534;
 
 /// An accepted connection.
 pub(super) enum Socket {

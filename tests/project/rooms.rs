@@ -16,7 +16,16 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("membership", &["clock", "lock", "log_throttle", "store"]),
     ("limits", &["lock"]),
     ("access", &["fermata_files", "lock"]),
-    ("agent", &["access", "fermata_client", "server"]),
+    (
+        "agent",
+        &[
+            "access",
+            "clock",
+            "fermata_client",
+            "log_throttle",
+            "server",
+        ],
+    ),
     ("clock", &[]),
     ("process", &[]),
     ("trace", &[]),

@@ -6,9 +6,12 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fermata_client::{Client, ClientOptions, LockRequest, Token};
+use fermata_client::{Client, ClientOptions, Dialer, LockRequest, Token};
+use fermata_proto::WatchLockRequest;
+use fermata_proto::lock_service_client::LockServiceClient;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tonic::Code;
 
 use super::certificates::Authority;
 use super::process::Ends;
@@ -198,6 +201,48 @@ async fn a_program_of_another_user_is_refused() {
     .await;
     let refused = world.client().list_tables().await.unwrap_err().to_string();
     assert!(refused.contains("does not admit user"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_whose_replica_is_killed_ends_as_without_an_agent() {
+    let world = World::new().await;
+    let guard = world.client().lock("k").await.unwrap();
+    let dialer = Dialer::new(&world.socket(), &ClientOptions::default()).unwrap();
+    let mut watcher = LockServiceClient::new(dialer.connect().await.unwrap());
+    let watch = WatchLockRequest {
+        lock_ref: guard.lock_ref(),
+    };
+    let mut watch = watcher.watch_lock(watch).await.unwrap().into_inner();
+    watch.message().await.unwrap().unwrap();
+    world.server.signal(Signal::SIGKILL);
+    let ended = loop {
+        match watch.message().await {
+            Ok(message) => assert!(message.is_some(), "it ended well"),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(ended.code(), Code::Unavailable, "{ended}");
+    assert!(ended.message().contains(&world.server.endpoint), "{ended}");
+}
+
+#[test]
+fn an_agent_needs_an_endpoint_that_is_not_its_own() {
+    let says = |more: &[&str], what: &str| {
+        let refused = Command::new(env!("CARGO_BIN_EXE_fermata"))
+            .args(["agent", "--listen", "127.0.0.1:7450"])
+            .args(more)
+            .env_remove("FERMATA_ENDPOINT")
+            .output()
+            .unwrap();
+        assert_eq!(refused.status.code(), Some(64));
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert!(said.contains(what), "{said}");
+    };
+    says(&[], "name the replicas");
+    says(
+        &["--endpoint", "http://127.0.0.1:7450"],
+        "would call itself",
+    );
 }
 
 #[test]

@@ -95,6 +95,11 @@ impl Remote {
         given.map(|(name, _)| name)
     }
 
+    /// Whether endpoints are named, by an option or the variable.
+    pub fn names_endpoints(&self) -> bool {
+        !self.endpoints.is_empty() || variable(ENDPOINT_VARIABLE).is_some()
+    }
+
     /// The endpoints in force.
     pub fn endpoints(&self) -> Vec<String> {
         if !self.endpoints.is_empty() {

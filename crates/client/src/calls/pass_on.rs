@@ -3,6 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use fermata_proto::{AcquireLockRequest, HOME_ADDRESS};
 use futures_util::StreamExt as _;
+use http_body::Frame;
 use http_body_util::{BodyExt as _, BodyStream, Full, StreamBody};
 use prost::Message as _;
 use tonic::body::Body;
@@ -15,8 +16,7 @@ use tower::{Service as _, ServiceExt as _};
 use super::client::Client;
 use super::homes::{key_in, key_of};
 use crate::transport::connections::{LongCallPermit, LongCallStream};
-use crate::transport::local_status::causes;
-use crate::transport::retry::{Verdict, judge};
+use crate::transport::local_status::{causes, in_other_words, is_of_deadline};
 
 /// The most bytes of a request that are kept until its answer begins. A call within it can be sent a second time, and the names in
 /// front of a larger one lie within it.
@@ -51,6 +51,12 @@ struct OfLockRef {
     lock_ref: String,
 }
 
+/// Other calls whose answers are streams.
+const ANSWER_STREAMS: [&str; 2] = [
+    "/grpc.health.v1.Health/Watch",
+    "/fermata.v1.LockAdmin/Backup",
+];
+
 /// What a call is about.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct About {
@@ -61,6 +67,7 @@ struct About {
 
 #[derive(Debug, PartialEq, Eq)]
 enum StaysOpen {
+    /// A wait, or a stream that keeps sessions alive.
     Wait,
     Watch,
 }
@@ -69,6 +76,12 @@ impl About {
     /// Reads the names in front of a request, which may be cut short. A message that cannot be read is about nothing: the server
     /// says what is wrong with it.
     fn read(path: &str, head: &[u8]) -> About {
+        if REQUEST_STREAMS.contains(&path) || ANSWER_STREAMS.contains(&path) {
+            return About {
+                key: None,
+                stays_open: Some(StaysOpen::Wait),
+            };
+        }
         let Some(method) = path.strip_prefix(LOCK_SERVICE) else {
             return About::default();
         };
@@ -188,8 +201,12 @@ impl Client {
             let can_repeat = tries > 0 && call.rest.is_none();
             let permit = match about.stays_open {
                 None => None,
-                Some(StaysOpen::Wait) => Some(self.connections().wait_permit().await),
-                Some(StaysOpen::Watch) => Some(self.connections().watch_permit().await),
+                Some(StaysOpen::Wait) => {
+                    Some(self.connections().try_wait_permit().ok_or_else(full)?)
+                }
+                Some(StaysOpen::Watch) => {
+                    Some(self.connections().try_watch_permit().ok_or_else(full)?)
+                }
             };
             let token = metadata.sent_token();
             let mut request = Request::new(call.body());
@@ -207,7 +224,11 @@ impl Client {
                         return Ok(response);
                     };
                     let refused = metadata.refused(refused, token.as_ref());
-                    if refused.code() == Code::Unauthenticated || !can_repeat {
+                    if refused.code() == Code::Unauthenticated {
+                        let words = format!("the agent's own login: {}", refused.message());
+                        return Err(in_other_words(refused, words));
+                    }
+                    if !can_repeat {
                         return Err(refused);
                     }
                 }
@@ -232,18 +253,23 @@ impl Client {
             Err(error) => Err(error),
         };
         let response = answered.map_err(|error| {
-            self.go_elsewhere(at, key);
             let status = Status::from_error(error.into());
             let is_unsent = causes(&status).any(|cause| cause.is::<tonic::ConnectError>());
-            // Unsent, or the connection broke under the call.
-            let status = Status::unavailable(self.named(at, status).message());
+            let status = match is_of_deadline(&status) {
+                true => {
+                    let words = format!("{}: no answer in time", self.connections().name(at));
+                    Status::deadline_exceeded(words)
+                }
+                false => {
+                    self.go_elsewhere(at, key);
+                    broken(&self.named(at, status))
+                }
+            };
             Failed { status, is_unsent }
         })?;
         let headers = response.headers();
-        match Status::from_header_map(headers).map(|status| judge(&status)) {
-            Some(Verdict::Repeat {
-                elsewhere: true, ..
-            }) => self.go_elsewhere(at, key),
+        match Status::from_header_map(headers).map(|status| status.code()) {
+            Some(Code::Unavailable) => self.go_elsewhere(at, key),
             Some(_) => {}
             None => {
                 let home = headers.get(HOME_ADDRESS);
@@ -253,10 +279,8 @@ impl Client {
                 }
             }
         }
-        Ok(match held {
-            Some(held) => response.map(|body| kept_with(held, body)),
-            None => response,
-        })
+        let client = self.clone();
+        Ok(response.map(|body| passed_back(client, at, held, body)))
     }
 }
 
@@ -270,12 +294,30 @@ fn with_token(mut headers: HeaderMap, token: Option<&AsciiMetadataValue>) -> Hea
     headers
 }
 
-/// An answer that counts as a stream of its connection until its end.
-fn kept_with(held: LongCallStream, body: Body) -> Body {
-    Body::new(body.map_frame(move |frame| {
+/// A refusal without room for one more wait or watch.
+fn full() -> Status {
+    Status::resource_exhausted(
+        "the agent has no room for another wait, watch or stream: 6,400 in all, and 3,200 watches",
+    )
+}
+
+/// A connection without an answer: unsent, or it broke under the call. The program may repeat the call.
+fn broken(named: &Status) -> Status {
+    Status::unavailable(named.message())
+}
+
+/// The rest of an answer. It counts as a stream of its connection until its end. A break of the connection ends it with UNAVAILABLE, as
+/// without an agent.
+fn passed_back(client: Client, at: usize, held: Option<LongCallStream>, body: Body) -> Body {
+    let frames = BodyStream::new(body).map(move |frame| {
         let _held = &held;
-        frame
-    }))
+        frame.or_else(|status| {
+            let mut trailers = HeaderMap::new();
+            broken(&client.named(at, status)).add_header(&mut trailers)?;
+            Ok::<_, Status>(Frame::trailers(trailers))
+        })
+    });
+    Body::new(StreamBody::new(frames))
 }
 
 #[cfg(test)]

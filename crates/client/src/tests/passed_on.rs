@@ -70,6 +70,22 @@ async fn the_next_call_about_a_key_goes_to_its_home() {
 }
 
 #[tokio::test]
+async fn a_deadline_of_a_program_moves_no_other_one_to_another_replica() {
+    let (first, home, client) = two(false);
+    first.next("create", Act::Hang);
+    let mut program = program(&client);
+    let mut impatient = tonic::Request::new(CreateLockRefRequest {
+        key: "k".to_owned(),
+        ..Default::default()
+    });
+    impatient.set_timeout(Duration::from_millis(50));
+    let late = program.create_lock_ref(impatient).await.unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded, "{late}");
+    create(&mut program).await.unwrap();
+    assert_eq!(home.count("create"), 0);
+}
+
+#[tokio::test]
 async fn a_call_that_reaches_no_replica_goes_to_the_next_one() {
     let (_, home, client) = two(true);
     create(&mut program(&client)).await.unwrap();
@@ -102,12 +118,13 @@ async fn a_watch_makes_room_for_another_once_its_program_drops_it() {
     let lock_ref = create(&mut program).await.unwrap();
     let watch = WatchLockRequest { lock_ref };
     let first = program.watch_lock(watch.clone()).await.unwrap();
-    let mut other = program.clone();
-    let second = other.watch_lock(watch);
-    tokio::pin!(second);
-    assert!(futures_util::poll!(&mut second).is_pending());
+    let refused = program.watch_lock(watch.clone()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
     drop(first);
-    second.await.unwrap();
+    while let Err(refused) = program.watch_lock(watch.clone()).await {
+        assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+        tokio::task::yield_now().await;
+    }
 }
 
 #[tokio::test]

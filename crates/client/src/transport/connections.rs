@@ -150,6 +150,14 @@ impl Connections {
         }
     }
 
+    /// Room for one more wait, unless all is in use.
+    pub(crate) fn try_wait_permit(&self) -> Option<LongCallPermit> {
+        Some(LongCallPermit {
+            _room: Arc::clone(&self.long_calls).try_acquire_owned().ok()?,
+            _watch: None,
+        })
+    }
+
     /// Room for one more watch, unless all is in use.
     pub(crate) fn try_watch_permit(&self) -> Option<LongCallPermit> {
         let watch = Arc::clone(&self.watches).try_acquire_owned().ok()?;

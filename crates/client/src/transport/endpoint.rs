@@ -22,6 +22,9 @@ use super::tls::Tls;
 
 /// How a Unix socket is written.
 const SOCKET: &str = "unix:";
+/// The window of a connection, in bytes. It is a bound, and far above that of a stream, so that streams whose answers nobody takes hold
+/// no others up.
+const CONNECTION_WINDOW: u32 = 256 * 1024 * 1024;
 /// The URI of HTTP/2 on a socket.
 const SOCKET_URI: &str = "http://localhost:0";
 
@@ -140,6 +143,7 @@ impl Dialer {
             return Err(invalid("it needs a port of at most 65535"));
         }
         let endpoint = parsed
+            .initial_connection_window_size(CONNECTION_WINDOW)
             .http2_keep_alive_interval(options.ping_interval)
             .keep_alive_timeout(options.ping_interval);
         Ok(Dialer {
