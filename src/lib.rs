@@ -16,7 +16,7 @@
 //! | [`rpc`] | gRPC: parses calls, routes them to the home of their key, maps errors | `engine`, `lock`, `access` |
 //! | [`server`] | connections, health, reflection, the orderly end | `rpc`, `engine`, `access` |
 //! | [`agent`] | the proxy beside programs | `server`, `access`, `fermata_client` |
-//! | [`monitor`] | HTTP for operators: metrics, liveness, readiness | `server` |
+//! | [`monitor`] | HTTP for operators: metrics, liveness, readiness, the console | `server`, `access` |
 //! | [`clock`], [`log_throttle`], [`process`] | time and ids as traits; throttled log lines of lasting faults; memory and files of this process | nothing of ours |
 //! | [`trace`] | the spans of traces, and their context from call to call | nothing of ours |
 //! | [`limits`], [`config`], [`telemetry`] | every limit; all settings; logs, and the export of traces | |

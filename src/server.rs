@@ -10,6 +10,7 @@ mod connection;
 mod handshake;
 mod health;
 mod listen;
+mod local;
 mod wire;
 
 use std::convert::Infallible;
@@ -39,6 +40,7 @@ pub use listen::{
     ListenError, Protection, SOCKET_MODE, ServerListener, SocketListener, bind, bind_socket,
     check_listen,
 };
+pub use local::{LOCAL_ANSWER_BYTES_MAX, LocalDialer, local};
 
 use crate::access::Access;
 use crate::clock::Ids;
@@ -63,7 +65,7 @@ use connection::Admitted;
 use handshake::Side;
 use health::Health;
 pub use health::Readiness;
-pub use wire::NOBODY;
+pub use wire::{ByteStream, NOBODY};
 
 /// The default time for calls in flight after SIGTERM.
 pub const GRACE: Duration = Duration::from_secs(10);

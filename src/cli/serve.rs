@@ -21,8 +21,8 @@ use super::signals::Signals;
 use crate::build;
 use crate::clock::SystemIds;
 use crate::config::Config;
-use crate::monitor::Monitor;
-use crate::server::{Readiness, Server, Stopped};
+use crate::monitor::{Console, Monitor};
+use crate::server::{self, Readiness, Server, Stopped};
 use crate::store::embedded::EmbeddedStore;
 use crate::store::metrics::StoreMetrics;
 use crate::telemetry::{self, Traces};
@@ -72,8 +72,18 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
     let mut signals = EndSignals::new()?;
     let mut net = Net::bind(&config).await?;
     let (store_metrics, readiness) = (StoreMetrics::default(), Readiness::default());
-    let monitor = Arc::new(Monitor::new(config.store.kind.name(), readiness.clone()));
+    let mut monitor =
+        Monitor::new(config.store.kind.name(), readiness.clone()).with_tls(protected.tls.clone());
+    if config.http.console && !net.http_listeners.is_empty() {
+        let (dialer, listener) = server::local();
+        net.listeners.push(listener);
+        let shown = (config.store.kind.name(), readiness.clone());
+        let console = Console::new(dialer, protected.access.clone(), config.insecure, shown);
+        monitor = monitor.with_console(console.map_err(parts::failed)?);
+    }
+    let monitor = Arc::new(monitor);
     monitor.add(|registry| store_metrics.register(registry));
+    tokio::spawn(Arc::clone(&monitor).scrape());
     for listener in std::mem::take(&mut net.http_listeners) {
         // From before the store is open to the end of the process, so that start and stop are seen as well.
         tokio::spawn(Arc::clone(&monitor).serve(listener));

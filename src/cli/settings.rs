@@ -17,7 +17,7 @@ pub struct Settings {
     #[arg(long, value_name = "IP:PORT")]
     pub listen: Option<String>,
 
-    /// Address for metrics and probes over HTTP [default: none]
+    /// Address for metrics, probes and the console over HTTP [default: none]
     #[arg(long, value_name = "IP:PORT")]
     pub http_listen: Option<String>,
 

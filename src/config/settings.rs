@@ -44,7 +44,7 @@ pub struct Config {
     pub peers: PeersConfig,
     /// The limits in force.
     pub limits: Limits,
-    /// HTTP for operators: metrics, liveness, readiness.
+    /// HTTP for operators: metrics, liveness, readiness, the console.
     pub http: HttpConfig,
     /// Logging.
     pub log: LogConfig,
@@ -82,11 +82,22 @@ impl Default for Config {
 }
 
 /// HTTP for operators.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HttpConfig {
     /// Its addresses; `None` without it.
     pub listen: Option<Listen>,
+    /// The page for operators.
+    pub console: bool,
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        HttpConfig {
+            listen: None,
+            console: true,
+        }
+    }
 }
 
 /// Logging, to stderr.

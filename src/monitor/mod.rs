@@ -1,10 +1,17 @@
-//! HTTP for operators, on a port of its own: metrics, liveness, readiness.
+//! HTTP for operators, on a port of its own: metrics, liveness, readiness, and the console.
 //!
-//! Everybody who reaches the port may read all of it. No answer names a key, a client or a value.
+//! Everybody who reaches the port may read the metrics, which name no key, client or value. The console shows what the login of its
+//! user may see.
 
+mod calls;
+mod console;
+mod guard;
+mod history;
 mod process;
 
 use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,19 +20,25 @@ use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
 use prometheus_client::encoding::{prometheus_text, text};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, interval, sleep, timeout};
+use tower::ServiceExt as _;
 
+use crate::access::Origin;
 use crate::build;
-use crate::server::Readiness;
+use crate::server::{ByteStream, ClientTls, Readiness};
+pub use console::Console;
+use guard::Caller;
+use history::SCRAPE_EVERY;
 
 /// Connections at once; more wait to be accepted.
 const CONNECTIONS_MAX: usize = 64;
@@ -44,6 +57,9 @@ const OPEN_METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; ch
 pub struct Monitor {
     registry: Mutex<Registry>,
     readiness: Readiness,
+    /// For connections that begin with TLS; others are served in clear.
+    tls: Option<ClientTls>,
+    console: Option<Arc<Console>>,
 }
 
 impl Monitor {
@@ -55,6 +71,8 @@ impl Monitor {
         let monitor = Monitor {
             registry: Mutex::new(registry),
             readiness,
+            tls: None,
+            console: None,
         };
         let build = [
             ("version", build::VERSION),
@@ -73,6 +91,19 @@ impl Monitor {
         monitor
     }
 
+    /// With TLS for those who begin with it.
+    #[must_use]
+    pub fn with_tls(self, tls: Option<ClientTls>) -> Monitor {
+        Monitor { tls, ..self }
+    }
+
+    /// With the page for operators.
+    #[must_use]
+    pub fn with_console(self, console: Console) -> Monitor {
+        let console = Some(Arc::new(console));
+        Monitor { console, ..self }
+    }
+
     /// Adds metrics; their names get the prefix `fermata_`.
     pub fn add(&self, register: impl FnOnce(&mut Registry)) {
         let mut registry = self.registry.lock();
@@ -81,30 +112,27 @@ impl Monitor {
 
     /// Serves requests on this listener.
     pub async fn serve(self: Arc<Self>, listener: TcpListener) -> Infallible {
-        let router = axum::Router::new()
+        let mut router = axum::Router::new()
             .route("/metrics", get(metrics))
             .route("/healthz", get(|| async { "ok\n" }))
             .route("/readyz", get(ready))
-            .with_state(self);
-        let service = TowerToHyperService::new(router);
+            .with_state(Arc::clone(&self));
+        if let Some(console) = &self.console {
+            router = router.merge(Arc::clone(console).routes());
+        }
         let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         loop {
             // Never closed.
             let permit = Arc::clone(&connections).acquire_owned().await.ok();
-            let stream = match listener.accept().await {
-                Ok((stream, _)) => stream,
+            let (stream, from) = match listener.accept().await {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::debug!(%error, "no HTTP connection was accepted");
                     sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
-            let mut server = http1::Builder::new();
-            server
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEADERS_WITHIN)
-                .keep_alive(false);
-            let connection = server.serve_connection(TokioIo::new(stream), service.clone());
+            let connection = requests(stream, from, self.tls.clone(), router.clone());
             tokio::spawn(async move {
                 let _permit = permit;
                 // Errors are of the client, and a slow one keeps its connection no longer than this.
@@ -112,6 +140,86 @@ impl Monitor {
             });
         }
     }
+
+    /// Tells the console what the metrics are, for as long as it is polled. Ends at once without a console.
+    pub async fn scrape(self: Arc<Self>) {
+        let Some(console) = &self.console else {
+            return;
+        };
+        let (begun, mut scrapes) = (Instant::now(), interval(SCRAPE_EVERY));
+        loop {
+            scrapes.tick().await;
+            let mut text = String::new();
+            if prometheus_text::encode(&mut text, &self.registry.lock()).is_ok() {
+                console.scraped(begun.elapsed(), &text);
+            }
+        }
+    }
+}
+
+/// Serves one request of a connection.
+async fn requests(
+    stream: TcpStream,
+    from: SocketAddr,
+    tls: Option<ClientTls>,
+    router: axum::Router,
+) {
+    let (stream, caller) = match timeout(HEADERS_WITHIN, begun(stream, from, tls)).await {
+        Ok(Ok((stream, caller))) => (stream, Arc::new(caller)),
+        Ok(Err(error)) => {
+            tracing::debug!(%from, %error, "an HTTP connection ended before its request");
+            return;
+        }
+        Err(_elapsed) => return,
+    };
+    let service = service_fn(move |mut request: axum::http::Request<Incoming>| {
+        request.extensions_mut().insert(Arc::clone(&caller));
+        router.clone().oneshot(request)
+    });
+    let mut server = http1::Builder::new();
+    server
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS_WITHIN)
+        .keep_alive(false);
+    if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
+        tracing::debug!(%from, %error, "an HTTP connection broke");
+    }
+}
+
+/// A connection and its other end, with TLS if its first byte is of TLS.
+async fn begun(
+    stream: TcpStream,
+    from: SocketAddr,
+    tls: Option<ClientTls>,
+) -> io::Result<(Box<dyn ByteStream>, Caller)> {
+    let origin = Origin {
+        from: Arc::from(from.to_string()),
+        address: Some(from.ip()),
+        ..Origin::default()
+    };
+    let mut first = [0];
+    if let Some(tls) = tls
+        && stream.peek(&mut first).await? > 0
+        && fermata_tls::is_begun_by(first[0])
+    {
+        let (stream, origin) = tls.accept_http(stream, origin).await?;
+        let is_encrypted = true;
+        return Ok((
+            stream,
+            Caller {
+                origin,
+                is_encrypted,
+            },
+        ));
+    }
+    let is_encrypted = false;
+    Ok((
+        Box::new(stream),
+        Caller {
+            origin,
+            is_encrypted,
+        },
+    ))
 }
 
 async fn metrics(State(monitor): State<Arc<Monitor>>, headers: HeaderMap) -> Response {

@@ -2,6 +2,7 @@
 //!
 //! A reload of the certificates counts for later handshakes. Open connections stay.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,12 +13,16 @@ use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use x509_cert::Certificate;
 use x509_cert::der::Decode as _;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
+use super::wire::ByteStream;
+use crate::access::Origin;
 use crate::limits::IDENTITY_BYTES_MAX;
 
 /// A certificate with less time than this left is reported.
@@ -78,6 +83,21 @@ impl ClientTls {
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(Arc::clone(&self.in_force.read()))
     }
+
+    /// The handshake of a connection of HTTP/1.1, and its origin with the identity of its certificate.
+    pub async fn accept_http(
+        &self,
+        connection: TcpStream,
+        caller: Origin,
+    ) -> io::Result<(Box<dyn ByteStream>, Origin)> {
+        let mut config = ServerConfig::clone(&self.in_force.read());
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let connection = TlsAcceptor::from(Arc::new(config))
+            .accept(connection)
+            .await?;
+        let (caller, _) = known(&connection, caller);
+        Ok((Box::new(connection), caller))
+    }
 }
 
 /// Made anew each time, so that no session of a removed CA is resumed.
@@ -130,9 +150,25 @@ fn doubt(own: &CertificateDer<'_>, now: Duration) -> Option<String> {
     }
 }
 
+/// The caller with the identity of its certificate, if it has one; and why a certificate names none.
+pub(super) fn known(io: &TlsStream<TcpStream>, caller: Origin) -> (Origin, Option<String>) {
+    let shown = io.get_ref().1.peer_certificates().and_then(<[_]>::first);
+    let (certificate, unnamed) = match shown.map(identity) {
+        None => return (caller, None),
+        Some(Ok(identity)) => (Some(identity), None),
+        Some(Err(why)) => (None, Some(why)),
+    };
+    let caller = Origin {
+        certificate,
+        is_unnamed: unnamed.is_some(),
+        ..caller
+    };
+    (caller, unnamed)
+}
+
 /// The identity in a verified certificate of a client: its SPIFFE id, otherwise its subject as in RFC 4514, such as
 /// `CN=worker,O=Acme`.
-pub(super) fn identity(certificate: &CertificateDer<'_>) -> Result<Arc<str>, String> {
+fn identity(certificate: &CertificateDer<'_>) -> Result<Arc<str>, String> {
     let parsed = Certificate::from_der(certificate);
     let parsed = parsed.map_err(|error| format!("it cannot be read: {error}"))?;
     let parsed = parsed.tbs_certificate();

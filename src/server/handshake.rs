@@ -126,23 +126,12 @@ async fn handshake(
 
 /// The caller with the identity of its certificate, if it has one.
 fn known(check: &AccessCheck, io: &TlsStream<TcpStream>, caller: Origin) -> Origin {
-    let (_, connection) = io.get_ref();
-    let shown = connection.peer_certificates().and_then(<[_]>::first);
-    match shown.map(client_tls::identity) {
-        None => caller,
-        Some(Ok(identity)) => Origin {
-            certificate: Some(identity),
-            ..caller
-        },
-        Some(Err(why)) => {
-            let why = format!("the certificate is trusted, but names no identity: {why}");
-            check.certificate_refused(&caller.from, &why);
-            Origin {
-                is_unnamed: true,
-                ..caller
-            }
-        }
+    let (caller, unnamed) = client_tls::known(io, caller);
+    if let Some(why) = unnamed {
+        let why = format!("the certificate is trusted, but names no identity: {why}");
+        check.certificate_refused(&caller.from, &why);
     }
+    caller
 }
 
 /// Ends a connection in a way that lets the other side read the reason: closed with unread bytes, it would lose our last ones.

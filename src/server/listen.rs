@@ -1,4 +1,4 @@
-//! Listeners over TCP and on Unix sockets, their protection, and their connections.
+//! Listeners over TCP, on Unix sockets and within this process, their protection, and their connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use futures_util::stream::{self, Stream, select_all};
 use tokio::net::{TcpListener, UnixListener, UnixSocket, UnixStream};
+use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use super::wire::Socket;
+use super::wire::{Dialed, Socket};
 use crate::clock::{Clock as _, SystemClock};
 use crate::log_throttle::LogThrottle;
 
@@ -106,6 +107,8 @@ pub enum ServerListener {
     Tcp(TcpListener),
     /// On a Unix socket.
     Unix(SocketListener),
+    /// Within this process: see [`local`](super::local()).
+    Local(mpsc::Receiver<Dialed>),
 }
 
 impl From<TcpListener> for ServerListener {
@@ -186,15 +189,15 @@ pub(super) fn connections(
 ) -> impl Stream<Item = Result<Socket, io::Error>> + Send {
     select_all(listeners.into_iter().map(|listener| {
         let begun = (listener, LogThrottle::default());
-        Box::pin(stream::unfold(begun, |(listener, failed)| async {
-            let connection = accepted(&listener, &failed).await;
+        Box::pin(stream::unfold(begun, |(mut listener, failed)| async {
+            let connection = accepted(&mut listener, &failed).await;
             Some((Ok(connection), (listener, failed)))
         }))
     }))
 }
 
 /// The next connection. A failure to accept neither ends this nor makes it spin.
-async fn accepted(listener: &ServerListener, failed: &LogThrottle) -> Socket {
+async fn accepted(listener: &mut ServerListener, failed: &LogThrottle) -> Socket {
     loop {
         let accepted = match listener {
             ServerListener::Tcp(listener) => listener.accept().await.map(|(connection, _peer)| {
@@ -207,6 +210,11 @@ async fn accepted(listener: &ServerListener, failed: &LogThrottle) -> Socket {
                 let accepted = socket.listener.accept().await;
                 accepted.map(|(connection, _peer)| Socket::Unix(connection))
             }
+            ServerListener::Local(dialed) => match dialed.recv().await {
+                Some((connection, origin)) => return Socket::Local(connection, origin),
+                // Nobody can connect any more.
+                None => std::future::pending().await,
+            },
         };
         match accepted {
             Ok(connection) => return connection,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::{TcpStream, UnixStream};
 use tonic::transport::server::Connected;
 
@@ -12,10 +12,15 @@ use crate::access::Origin;
 /// The kernel shows all users of other user namespaces as this one. So it is no identity.
 pub const NOBODY: u32 = 65_534;
 
+/// The server's end of a connection within this process, and whose calls it carries.
+pub type Dialed = (DuplexStream, Origin);
+
 /// An accepted connection.
 pub(super) enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
+    /// Of this process, for a caller of that origin.
+    Local(DuplexStream, Origin),
 }
 
 impl Connected for Socket {
@@ -31,6 +36,7 @@ impl Connected for Socket {
                     ..Origin::default()
                 }
             }
+            Socket::Local(_, origin) => origin.clone(),
             Socket::Unix(io) => {
                 let peer = io.peer_cred().ok();
                 let process = peer.and_then(|peer| peer.pid());
@@ -48,7 +54,7 @@ impl Connected for Socket {
 }
 
 /// The bytes of a connection, with TLS or without.
-pub(super) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
+pub trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for T {}
 
@@ -57,5 +63,6 @@ pub(super) fn plain(admitted: Admitted<Socket>) -> Admitted<Box<dyn ByteStream>>
     admitted.map(|io| match io {
         Socket::Tcp(io) => Box::new(io) as Box<dyn ByteStream>,
         Socket::Unix(io) => Box::new(io),
+        Socket::Local(io, _) => Box::new(io),
     })
 }

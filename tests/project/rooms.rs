@@ -29,7 +29,17 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("process", &[]),
     ("trace", &[]),
-    ("monitor", &["build", "process", "server"]),
+    (
+        "monitor",
+        &[
+            "access",
+            "build",
+            "fermata_proto",
+            "fermata_tls",
+            "process",
+            "server",
+        ],
+    ),
     ("log_throttle", &[]),
     ("store", &["key", "lock"]),
     (

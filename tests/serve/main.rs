@@ -15,6 +15,7 @@ mod calls;
 mod certificates;
 mod chart;
 mod commands;
+mod console;
 mod counter;
 #[allow(dead_code, reason = "the tests of replicas use more of it")]
 #[path = "../replicas/counters.rs"]

@@ -17,9 +17,21 @@ use super::process::{Client, Serve};
 
 /// An answer over HTTP.
 pub struct Answer {
-    status: u16,
-    headers: String,
+    pub status: u16,
+    pub headers: String,
     pub body: String,
+}
+
+impl Answer {
+    /// Of all that came over a connection.
+    pub fn parse(text: &str) -> Answer {
+        let (headers, body) = text.split_once("\r\n\r\n").unwrap();
+        Answer {
+            status: headers.split(' ').nth(1).unwrap().parse().unwrap(),
+            headers: headers.to_lowercase(),
+            body: body.to_owned(),
+        }
+    }
 }
 
 pub fn get(port: u16, path: &str, more: &str) -> Answer {
@@ -31,12 +43,7 @@ pub fn get(port: u16, path: &str, more: &str) -> Answer {
     .unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
-    let (headers, body) = text.split_once("\r\n\r\n").unwrap();
-    Answer {
-        status: headers.split(' ').nth(1).unwrap().parse().unwrap(),
-        headers: headers.to_lowercase(),
-        body: body.to_owned(),
-    }
+    Answer::parse(&text)
 }
 
 /// A scrape: the value of each series, by its name with labels.
@@ -238,7 +245,7 @@ fn scrapers_get_the_form_that_they_ask_for_and_other_paths_nothing() {
             .contains("application/openmetrics-text; version=1.0.0")
     );
     assert!(answer.body.ends_with("# EOF\n"));
-    assert_eq!(get(serve.http_port, "/", "").status, 404);
+    assert_eq!(get(serve.http_port, "/nothing", "").status, 404);
 }
 
 #[test]
