@@ -94,11 +94,15 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         // Nothing was promised to anybody yet.
         signal = signals.next() => end_at_once(signal),
     };
+    let what_http_has = match config.http.console {
+        true => " for metrics, probes and the console",
+        false => " for metrics and probes",
+    };
     greeting.listening(&[
         (&net.addresses, ""),
         (&net.sockets, ""),
         (&net.peer_addresses, " for other replicas"),
-        (&net.http_addresses, " for metrics and probes"),
+        (&net.http_addresses, what_http_has),
     ]);
 
     let grace = config.shutdown_grace.duration();

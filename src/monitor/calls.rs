@@ -22,7 +22,7 @@ use crate::server::{LOCAL_ANSWER_BYTES_MAX, LocalDialer};
 
 const SERVICE: &str = "fermata.v1.LockAdmin";
 
-/// What the page calls. A backup, or the filter of the log, is none of its business.
+/// The methods that the page calls. Backups and the filter of the log are for commands.
 const METHODS: [&str; 8] = [
     "DescribeActivity",
     "DescribeLock",
@@ -127,7 +127,8 @@ impl Calls {
             Ok::<_, CallFailed>(answer.into_inner())
         });
         let answer = answered.await;
-        let answer = answer.map_err(|_| CallFailed::NotServing("it may be starting".to_owned()))?;
+        let answer = answer
+            .map_err(|_| CallFailed::NotServing("it starts, or its store is slow".to_owned()))?;
         serde_json::to_vec(&answer?).map_err(CallFailed::Unwritable)
     }
 }

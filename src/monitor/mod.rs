@@ -141,7 +141,7 @@ impl Monitor {
         }
     }
 
-    /// Tells the console what the metrics are, for as long as it is polled. Ends at once without a console.
+    /// Gives the metrics to the console, every few seconds and without end. Ends at once without a console.
     pub async fn scrape(self: Arc<Self>) {
         let Some(console) = &self.console else {
             return;

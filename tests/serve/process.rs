@@ -54,8 +54,14 @@ fn spawn(data: &Path, port: u16, settings: &[(String, String)]) -> (Child, u16, 
     let has_http = settings
         .iter()
         .any(|(name, _)| name.ends_with("HTTP__LISTEN"));
+    let has_console = !settings
+        .iter()
+        .any(|(name, value)| name.ends_with("HTTP__CONSOLE") && value == "false");
     let http_port = if has_http {
-        listening(" for metrics and probes")
+        listening(match has_console {
+            true => " for metrics, probes and the console",
+            false => " for metrics and probes",
+        })
     } else {
         0
     };

@@ -9,6 +9,8 @@ export class Failed extends Error {
   constructor(status, answer) {
     super(answer.message || `the server answered ${status}`);
     this.status = status;
+    /** Nothing is known of what was asked for; what was shown before may still be so. */
+    this.isOutage = status === 0 || status >= 500;
     this.reason = answer.reason || "";
   }
 }
@@ -31,8 +33,9 @@ async function answered(path, init) {
   const date = Date.parse(response.headers.get("date"));
   // The header has whole seconds.
   if (date && Math.abs(date + 500 - Date.now() - ahead) > 1000) ahead = date + 500 - Date.now();
-  const answer = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Failed(response.status, answer);
+  const answer = await response.json().catch(() => null);
+  if (!response.ok) throw new Failed(response.status, answer || {});
+  if (!answer) throw new Failed(0, { message: "the answer of the replica was cut off" });
   return answer;
 }
 

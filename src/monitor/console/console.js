@@ -1,7 +1,7 @@
 // The page: what it asks for, how often, and what it shows.
 
 import { Failed, ago, call, inBytes, isLoggedIn, logIn, number, replica, say, sayOrHide, seconds, span, who, element } from "/console/api.js";
-import { endSession, forceRelease } from "/console/force.js";
+import { endSession, follow, forceRelease, needName } from "/console/force.js";
 import { plot } from "/console/plots.js";
 import { QueuePicture } from "/console/queue.js";
 import { table } from "/console/table.js";
@@ -40,7 +40,7 @@ const waits = table(at("waits"), {
   nothing: "No key has waiters or was granted in the last minute.",
   id: ({ name }) => name,
   columns: [
-    { title: "Key", button: ({ name }) => name, press: (row) => choose(row.table, row.key), describe: ({ name }) => `Queue of ${name}` },
+    { title: "Key", button: ({ name }) => name, press: (row) => choose(row.table, row.key, true), describe: ({ name }) => `Queue of ${name}` },
     { title: "Waiters", numeric: true, text: ({ waiters }) => number(waiters) },
     { title: "Held for", numeric: true, text: ({ held }) => span(held) },
     { title: "Holder", text: ({ holder }) => holder },
@@ -54,7 +54,7 @@ const entries = table(at("entries"), {
   id: ({ name }) => name,
   columns: [
     { title: "lockRef", text: ({ seq }) => `#${seq}` },
-    { title: "State", text: ({ holds, place }) => (holds ? "holds" : `waits, ${place}`) },
+    { title: "State", text: ({ holds, place }) => (holds ? "holds" : `waits (${place})`) },
     { title: "Who", text: (row) => row.who },
     { title: "Age", numeric: true, text: ({ age }) => span(age) },
     { title: "Lease left", numeric: true, text: ({ left, ttl }) => `${span(left)} of ${span(ttl)}` },
@@ -121,9 +121,9 @@ const tasks = {
     if (!now.refused && now.login === "no certificate") {
       sayOrHide(at("problem"), "This server knows its clients by certificates: open this page over https:// with one in the browser.");
     }
-    const ready = at("ready");
-    say(ready, now.notReady ? `not ready: ${now.notReady}` : "ready");
-    ready.classList.toggle("bad", Boolean(now.notReady));
+    showReady(now.notReady ? `not ready: ${now.notReady}` : "ready", Boolean(now.notReady));
+    needName(now.login === "none");
+    if (own) document.title = `${own} · Fermata`;
     say(at("replica"), [own, now.version, `${now.store} store`, now.identity].filter(Boolean).join(" · "));
     mode();
     for (const draw of plots) draw(now.points);
@@ -141,7 +141,9 @@ const tasks = {
       holder: who(key),
       grants: Number(key.lastMinute?.count || 0),
     }));
-    rows.sort((one, other) => (other.held ?? -1) - (one.held ?? -1) || other.grants - one.grants);
+    // By whole seconds: keys that are held for milliseconds would change their places all the time.
+    const held = (row) => Math.floor(row.held ?? -1);
+    rows.sort((one, other) => held(other) - held(one) || other.grants - one.grants || (one.name < other.name ? -1 : 1));
     // A key that moved was granted at two replicas.
     const firsts = new Map(rows.reverse().map((row) => [row.name, row]));
     waits.show([...firsts.values()].reverse().slice(0, KEYS_MAX));
@@ -184,15 +186,23 @@ const tasks = {
 };
 
 const failures = {
-  replica: (why) => sayOrHide(at("problem"), why),
+  replica: ({ message }) => {
+    sayOrHide(at("problem"), message);
+    showReady("no answer", true);
+  },
   waits: waits.fail,
-  queue: (why) => {
-    at("queue").hidden = true;
-    sayOrHide(at("queue-problem"), why);
+  queue: ({ message, isOutage }) => {
+    if (!isOutage) at("queue").hidden = true;
+    sayOrHide(at("queue-problem"), message);
   },
   sessions: sessions.fail,
   replicas: replicas.fail,
 };
+
+function showReady(text, isBad) {
+  say(at("ready"), text);
+  at("ready").classList.toggle("bad", isBad);
+}
 
 function showReplicas() {
   const state = ({ answering, replica: id }) => {
@@ -210,7 +220,7 @@ function showQueue(answer) {
     name: given.name,
     seq: given.seq,
     holds,
-    place: holds ? "" : `${answer.unordered ? "any" : index + 1}`,
+    place: holds ? "" : answer.unordered ? "any" : `${index + 1}.`,
     who: who(given),
     age: ago(given.createTime),
     ttl: seconds(given.ttl),
@@ -228,7 +238,7 @@ function showQueue(answer) {
     home && `home ${nameOf(home.replica)}`,
     answer.protocol !== "home" && `protocol ${answer.protocol}`,
     answer.unsynced && "the last holder did not release it cleanly",
-    answer.fromRow && "read from the store: the home may know more",
+    home && answer.fromRow && "read from the store: the home may know more",
   ];
   say(at("queue-facts"), facts.filter(Boolean).join(" · "));
   at("picture").toggleAttribute("hidden", all.length === 0);
@@ -236,7 +246,10 @@ function showQueue(answer) {
   const more = holders.length + waiterCount - shown;
   sayOrHide(at("queue-more"), more > 0 && `and ${number(more)} more behind them`);
   entries.show(listsAll ? all : all.slice(0, ENTRIES_AT_FIRST));
-  sayOrHide(at("entries-all"), all.length > ENTRIES_AT_FIRST && (listsAll ? "List fewer" : `List ${all.length}`));
+  const total = holders.length + waiterCount;
+  const list = all.length < total ? `List the first ${all.length} of ${number(total)}` : `List ${all.length}`;
+  sayOrHide(at("entries-all"), all.length > ENTRIES_AT_FIRST && (listsAll ? "List fewer" : list));
+  follow(all, all.length >= total);
   at("ended").hidden = ended.length === 0;
   const ends = ended.slice(-ENDS_MAX).toReversed().map(({ seq, reason, endedBy, detail }) =>
     element("li", {}, [`#${seq}`, reason.replace("END_REASON_", ""), endedBy && `by ${endedBy}`, detail].filter(Boolean).join(" · ")));
@@ -246,28 +259,47 @@ function showQueue(answer) {
   told = holder;
 }
 
-/** Chooses the key whose queue is shown. Its name in the address keeps it over a reload; servers never see that part. */
-function choose(tableName, key) {
+/**
+ * Chooses the key whose queue is shown, and goes there if its user chose it on the page. Its name in the address keeps it over a
+ * reload; servers never see that part.
+ */
+function choose(tableName, key, goes) {
   chosen = { table: tableName, key };
   listsAll = false;
   if (![...at("table").options].some(({ value }) => value === tableName)) at("table").add(new Option(tableName, tableName));
   at("table").value = tableName;
   at("key").value = key;
   history.replaceState(null, "", `#${encodeURIComponent(tableName)}/${encodeURIComponent(key)}`);
-  at("queue-title").scrollIntoView({ block: "nearest" });
+  if (goes) {
+    at("queue-title").scrollIntoView({ block: "start" });
+    at("queue-title").focus();
+  }
   run("queue");
 }
 
 function chooseByAddress() {
-  const [tableName, key] = location.hash.slice(1).split("/").map(decodeURIComponent);
-  if (tableName && key) choose(tableName, key);
+  const address = location.hash.slice(1);
+  const end = address.indexOf("/");
+  if (end < 1 || end === address.length - 1) return;
+  choose(decoded(address.slice(0, end)), decoded(address.slice(end + 1)), false);
+}
+
+/** A part of the address; people write it by hand, too. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 /** The login, or what is behind it. */
 function mode() {
   const mustLogIn = login.login === "token" && !isLoggedIn();
   const isOpen = !login.refused && login.login !== "no certificate" && !mustLogIn;
+  const asked = at("login").hidden;
   at("login").hidden = Boolean(login.refused) || !mustLogIn;
+  if (asked && !at("login").hidden) at("token").focus();
   at("logout").hidden = !isLoggedIn();
   if (isOpen && at("shown").hidden) {
     at("shown").hidden = false;
@@ -320,7 +352,12 @@ async function run(task) {
     try {
       await tasks[task]();
     } catch (failed) {
-      if (!isLogin(failed)) failures[task](failed.message);
+      if (!(failed instanceof Failed)) {
+        console.error(failed);
+        failures[task]({ message: `this page failed: ${failed.message}`, isOutage: true });
+      } else if (!isLogin(failed)) {
+        failures[task](failed);
+      }
       if (failed.status === 403) denied.add(task);
     } finally {
       running.delete(task);
@@ -331,13 +368,23 @@ async function run(task) {
 }
 
 let typed;
+let looksUp = false;
+/** Keys that begin as the typed one, one lookup at a time. */
+async function lookUp() {
+  if (looksUp || denied.has("keys")) return;
+  looksUp = true;
+  const keyPrefix = at("key").value;
+  try {
+    const { locks = [] } = await call("ListLocks", { table: at("table").value, keyPrefix, pageSize: 10 });
+    at("keys").replaceChildren(...locks.map(({ key }) => new Option(key, key)));
+  } catch (failed) {
+    if (failed.status === 403) denied.add("keys");
+  }
+  looksUp = false;
+}
 at("key").addEventListener("input", () => {
   clearTimeout(typed);
-  typed = setTimeout(async () => {
-    const request = { table: at("table").value, keyPrefix: at("key").value, pageSize: 10 };
-    const { locks = [] } = await call("ListLocks", request).catch(() => ({}));
-    at("keys").replaceChildren(...locks.map(({ key }) => new Option(key, key)));
-  }, TYPED_MS);
+  typed = setTimeout(lookUp, TYPED_MS);
 });
 
 at("entries-all").addEventListener("click", () => {
@@ -347,7 +394,7 @@ at("entries-all").addEventListener("click", () => {
 
 at("choose").addEventListener("submit", (event) => {
   event.preventDefault();
-  choose(at("table").value, at("key").value);
+  choose(at("table").value, at("key").value, false);
 });
 
 at("login").addEventListener("submit", async (event) => {

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, Extension, Path, State};
+use axum::body::to_bytes;
+use axum::extract::{Extension, Path, Request, State};
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS,
@@ -18,6 +19,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use prost_reflect::DescriptorError;
 use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use super::calls::Calls;
 use super::guard::{Caller, Protection, Refused, check_call, check_way};
@@ -28,6 +31,11 @@ use crate::server::{LocalDialer, Readiness};
 
 /// The size limit of a request. The longest one has a key, a reason and a name.
 const REQUEST_BYTES_MAX: usize = 16 * 1024;
+
+/// The time for the body of a request.
+const REQUEST_WITHIN: Duration = Duration::from_secs(5);
+/// Calls at once, of all pages: half of the connections of the port, so that probes and scrapes have room.
+const CALLS_MAX: usize = 32;
 
 /// The page runs its own files only, in no frame, and calls this server only.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -59,6 +67,7 @@ pub struct Console {
     store: &'static str,
     readiness: Readiness,
     history: Mutex<History>,
+    room: Semaphore,
 }
 
 impl Console {
@@ -77,6 +86,7 @@ impl Console {
             store,
             readiness,
             history: Mutex::default(),
+            room: Semaphore::new(CALLS_MAX),
         })
     }
 
@@ -92,7 +102,6 @@ impl Console {
             .route("/console/{file}", get(named_file))
             .route("/api/replica", get(replica))
             .route("/api/fermata.v1.LockAdmin/{method}", post(call))
-            .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
             .with_state(self)
     }
 
@@ -168,9 +177,14 @@ async fn call(
     State(console): State<Arc<Console>>,
     Extension(caller): Extension<Arc<Caller>>,
     Path(method): Path<String>,
-    headers: HeaderMap,
-    body: Bytes,
+    request: Request,
 ) -> Response {
+    let Ok(_room) = console.room.try_acquire() else {
+        let busy = json!({"code": "ResourceExhausted", "reason": "", "message": "too many calls of consoles at once"});
+        return answer(StatusCode::TOO_MANY_REQUESTS, JSON, busy.to_string().into());
+    };
+    let (parts, body) = request.into_parts();
+    let headers = parts.headers;
     let may = check_call(&headers).and_then(|()| console.check_way(&caller, &headers));
     if let Err(refused) = may {
         let status = match refused {
@@ -181,6 +195,11 @@ async fn call(
             json!({"code": "PermissionDenied", "reason": "", "message": refused.to_string()});
         return answer(status, JSON, shown.to_string().into());
     }
+    let body = match timeout(REQUEST_WITHIN, to_bytes(body, REQUEST_BYTES_MAX)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(_)) => return StatusCode::PAYLOAD_TOO_LARGE.into_response(),
+        Err(_elapsed) => return StatusCode::REQUEST_TIMEOUT.into_response(),
+    };
     let origin = caller.origin.clone();
     match console.calls.call(&method, origin, &headers, &body).await {
         Ok(json) => answer(StatusCode::OK, JSON, json.into()),

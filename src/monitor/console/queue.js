@@ -91,7 +91,7 @@ export class QueuePicture {
     box.setAttribute("width", width);
     whole.setAttribute("width", width - 16);
     lease.setAttribute("width", left * (width - 16));
-    lease.classList.toggle("short", left < 0.25);
+    lease.classList.toggle("short", entry.holds && left < 0.25);
     place.setAttribute("x", width - 8);
     seq.textContent = cut(`#${entry.seq}`, width - 62);
     place.textContent = entry.holds ? "holds" : entry.place;

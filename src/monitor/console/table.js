@@ -32,6 +32,7 @@ export function table(place, { columns, id, nothing, label }) {
   }
 
   function show(rows) {
+    whole.classList.remove("stale");
     const focused = document.activeElement;
     const keys = new Set(rows.map(id));
     for (const [key, gone] of shown) {
@@ -63,8 +64,10 @@ export function table(place, { columns, id, nothing, label }) {
   place.tabIndex = -1;
   return {
     show,
-    fail(why) {
-      show([]);
+    /** Says why there is nothing to show, beside the last rows if nobody knows better. */
+    fail({ message: why, isOutage }) {
+      if (!isOutage) show([]);
+      whole.classList.add("stale");
       say(message, why);
     },
   };

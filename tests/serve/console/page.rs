@@ -167,6 +167,43 @@ async fn a_holder_is_ended_by_the_keyboard_alone_after_a_login() {
     });
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_that_is_granted_under_the_dialog_is_confirmed_again_as_a_holder() {
+    if is_missing() {
+        return;
+    }
+    let serve = http();
+    // A key that an address written by hand does not encode.
+    const KEY: &str = "100%/a";
+    let first = queue(&serve, None, KEY, "first").await;
+    queue(&serve, None, KEY, "second").await;
+    let mut client = serve.client();
+    let held = acquire(&mut client, &first).await;
+    let browser = block_in_place(|| {
+        let browser = Browser::open(&format!("{}#default/{KEY}", url(&serve)));
+        browser.until(&format!("{SHOWN} === '#1 #2'"));
+        browser.tab_to("focused.getAttribute('aria-label')?.startsWith('End default/') && focused.closest('tr').rowIndex === 2");
+        browser.press(ENTER);
+        browser.until("document.getElementById('force-title').textContent === 'End a waiter'");
+        browser.press("it hangs");
+        browser.press(TAB);
+        browser.press("ann");
+        browser.press(TAB);
+        browser.press(KEY);
+        browser.until("!document.getElementById('force-go').disabled");
+        browser
+    });
+    release(&mut client, held).await.unwrap();
+    block_in_place(|| {
+        browser.until("document.getElementById('force-title').textContent === 'End the holder'");
+        browser.until("document.getElementById('force-go').disabled");
+        browser.press(KEY);
+        browser.press(ENTER);
+        browser.until("document.getElementById('force-result').textContent.endsWith('has ended: it held default/100%/a.')");
+        assert_eq!(browser.complaints(&[]), Vec::<String>::new());
+    });
+}
+
 /// Keys with queues and sessions, as in a shop.
 async fn shop(serve: &Serve) -> Vec<(Session, LockGuard)> {
     let client = Client::connect([serve.endpoint()]).unwrap();
@@ -188,6 +225,11 @@ async fn shop(serve: &Serve) -> Vec<(Session, LockGuard)> {
     }
     for at in 0..3 {
         queue(serve, None, "stock", &format!("till-{at}")).await;
+    }
+    // Names without a place to break.
+    let owner = "billing-worker-7f9c.ip-10-0-12-34.eu-central-1.compute.internal";
+    for _ in 0..2 {
+        queue(serve, None, "ledger_service_production_eu_0", owner).await;
     }
     guards
 }
@@ -230,7 +272,7 @@ async fn the_page_is_readable_on_a_phone_and_a_screen_in_light_and_dark() {
         browser.until("document.querySelectorAll('#sessions tbody tr').length === 2");
         browser.until("document.querySelectorAll('#waits tbody tr').length >= 2");
         browser.until("document.querySelector('.plot path')");
-        for (width, height) in [(360, 800), (1280, 900)] {
+        for (width, height) in [(360, 800), (1000, 900), (1280, 900)] {
             for is_dark in [false, true] {
                 browser.look(width, height, is_dark);
                 // The picture is drawn anew within a second.
