@@ -44,15 +44,11 @@ pub fn of_call(path: Option<&str>, traceparent: Option<&str>) -> Span {
     if one_in == 0 {
         return Span::none();
     }
-    let parent = traceparent.map(|context| {
-        let extracted = TraceContextPropagator::new().extract(&Received(context));
-        let is_sampled = extracted.span().span_context().is_sampled();
-        let is_valid = extracted.span().span_context().is_valid();
-        (extracted, is_valid, is_sampled)
-    });
-    let parent = parent.filter(|(_, is_valid, _)| *is_valid);
+    let parent = traceparent
+        .map(|context| TraceContextPropagator::new().extract(&Received(context)))
+        .filter(|parent| parent.span().span_context().is_valid());
     let is_traced = match &parent {
-        Some((_, _, is_sampled)) => *is_sampled,
+        Some(parent) => parent.span().span_context().is_sampled(),
         None => chance(one_in),
     };
     if !is_traced {
@@ -70,7 +66,7 @@ pub fn of_call(path: Option<&str>, traceparent: Option<&str>) -> Span {
         rpc.service = service,
         rpc.method = method,
     );
-    if let Some((parent, ..)) = parent {
+    if let Some(parent) = parent {
         // Only fails without the layer that exports, and then nobody misses it.
         let _ = span.set_parent(parent);
     }

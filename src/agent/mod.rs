@@ -2,7 +2,7 @@
 //! programs do not have.
 //!
 //! It keeps no state of a lock. Each call is a stream of its own on both sides, so the streams of a program end with its connection.
-//! A session therefore lives as long as its program: of a program that was killed or stopped it ends after its disconnect_grace.
+//! A session therefore ends its disconnect_grace after its program was killed or stopped.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::clock::{Clock as _, SystemClock};
 use crate::log_throttle::LogThrottle;
 use crate::server::{ConnectionInfo, ServerError, ServerListener, Stopped, serve_programs};
 
-/// The time for calls in flight after the begin of a stop.
+/// The time for calls in flight once a stop began.
 pub const GRACE: Duration = Duration::from_secs(2);
 
 /// The programs that an agent admits.

@@ -50,7 +50,7 @@ function open(given) {
   reason.focus();
 }
 
-/** Tells the open dialog what became of its entry: who typed for a minute must not end a holder that was a waiter. */
+/** Tells the open dialog what became of its entry: a waiter may be granted while its end is typed. */
 export function follow(entries, isWhole) {
   if (!dialog.open || !target?.entry) return;
   const now = entries.find(({ name }) => name === target.entry.name);

@@ -18,8 +18,8 @@ use super::homes::{key_in, key_of};
 use crate::transport::connections::{LongCallPermit, LongCallStream};
 use crate::transport::local_status::{causes, in_other_words, is_of_deadline};
 
-/// The most bytes of a request that are kept until its answer begins. A call within it can be sent a second time, and the names in
-/// front of a larger one lie within it.
+/// The most bytes of a request that are kept until its answer begins. A request within it can be sent a second time. A larger one has
+/// its names in these first bytes.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// The prefix of a message: one byte for compression, four for the length.
 const PREFIX_BYTES: usize = 5;
@@ -73,7 +73,7 @@ enum StaysOpen {
 }
 
 impl About {
-    /// Reads the names in front of a request, which may be cut short. A message that cannot be read is about nothing: the server
+    /// Reads the names at the head of a request; `head` may be cut short. A message that cannot be read is about nothing: the server
     /// says what is wrong with it.
     fn read(path: &str, head: &[u8]) -> About {
         if REQUEST_STREAMS.contains(&path) || ANSWER_STREAMS.contains(&path) {
@@ -118,7 +118,7 @@ impl About {
     }
 }
 
-/// A request whose begin was read.
+/// A request whose head was read.
 struct Read {
     head: Bytes,
     /// `None` if all of it was read.
@@ -164,8 +164,8 @@ struct Failed {
 }
 
 impl Client {
-    /// Passes a call of another program on, and its answer back. The call goes to the home of its key, if known and one of the
-    /// endpoints, else to the replica in use. It has the token of this client, and no other. A call that did not leave, for want of a
+    /// Passes a call of another program on, and its answer back. The call goes to the home of its key if the home is known and is one
+    /// of the endpoints, else to the replica in use. It has the token of this client, and no other. A call that did not leave, for want of a
     /// connection, goes to the next replica; all other failures are for the caller to repeat.
     ///
     /// With several endpoints a Pipeline is refused with UNIMPLEMENTED, so that its calls come by themselves and each goes to the
@@ -201,12 +201,16 @@ impl Client {
             let can_repeat = tries > 0 && call.rest.is_none();
             let permit = match about.stays_open {
                 None => None,
-                Some(StaysOpen::Wait) => {
-                    Some(self.connections().try_wait_permit().ok_or_else(full)?)
-                }
-                Some(StaysOpen::Watch) => {
-                    Some(self.connections().try_watch_permit().ok_or_else(full)?)
-                }
+                Some(StaysOpen::Wait) => Some(
+                    self.connections()
+                        .try_wait_permit()
+                        .ok_or_else(|| self.full())?,
+                ),
+                Some(StaysOpen::Watch) => Some(
+                    self.connections()
+                        .try_watch_permit()
+                        .ok_or_else(|| self.full())?,
+                ),
             };
             let token = metadata.sent_token();
             let mut request = Request::new(call.body());
@@ -234,6 +238,18 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// The refusal of a wait, a watch or a stream without room.
+    fn full(&self) -> Status {
+        let options = self.options();
+        let room = options
+            .waits_per_connection
+            .saturating_mul(options.wait_connections_max);
+        Status::resource_exhausted(format!(
+            "the agent has no room for another wait, watch or stream: {room} in all, and {} watches",
+            room / 2
+        ))
     }
 
     async fn passed_once(
@@ -294,13 +310,6 @@ fn with_token(mut headers: HeaderMap, token: Option<&AsciiMetadataValue>) -> Hea
     headers
 }
 
-/// A refusal without room for one more wait or watch.
-fn full() -> Status {
-    Status::resource_exhausted(
-        "the agent has no room for another wait, watch or stream: 6,400 in all, and 3,200 watches",
-    )
-}
-
 /// A connection without an answer: unsent, or it broke under the call. The program may repeat the call.
 fn broken(named: &Status) -> Status {
     Status::unavailable(named.message())
@@ -336,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_a_call_is_read_from_its_begin() {
+    fn the_key_of_a_call_is_read_from_its_head() {
         let lock_ref = "default/orders%2042#7.8nw0wh0k@12".to_owned();
         let key = |key: &str| Some(key.to_owned());
         let put = proto::CriticalPutRequest {
